@@ -1,0 +1,49 @@
+// Everything that decides what an engine computes, without torch and without protobuf.
+#ifndef ENGINE_LAYOUT_ENGINE_SPEC_H_
+#define ENGINE_LAYOUT_ENGINE_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "engine/layout/layout.h"
+#include "engine/layout/param_table.h"
+
+namespace regroup {
+
+enum class Role { kTrain, kInfer };
+enum class CheckLevel { kOff, kBasic, kFull };
+enum class OptimizerKind { kSgd, kAdamW };
+
+// torch's formulas and defaults.
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double learning_rate = 0;
+  double momentum = 0;  // sgd
+  double beta1 = 0.9;   // adamw
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+
+  // fp32 tensors of a shard's size that the optimizer keeps: 2 (adamw), 1 (sgd with momentum), 0.
+  int num_moments() const { return kind == OptimizerKind::kAdamW ? 2 : momentum != 0 ? 1 : 0; }
+};
+
+struct EngineSpec {
+  std::string name;
+  uint64_t uid = 0;  // issued by the primary, never used twice
+  std::string model;
+  Role role = Role::kTrain;
+  std::optional<DType> dtype;  // unset: the model files' own
+  Layout layout;
+  OptimizerSpec optimizer;
+  double clip_norm = 0;  // 0 = off
+  uint64_t seed = 0;
+  CheckLevel checks = CheckLevel::kBasic;
+  absl::Duration timeout = absl::Seconds(30);
+};
+
+}  // namespace regroup
+
+#endif  // ENGINE_LAYOUT_ENGINE_SPEC_H_

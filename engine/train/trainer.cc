@@ -1,0 +1,206 @@
+#include "engine/train/trainer.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/group/agreement.h"
+#include "engine/group/comm_status.h"
+#include "engine/optim/optimizer.h"
+#include "engine/zero/sharded_runner.h"
+
+namespace regroup {
+namespace {
+
+// What each rank tells the others after backward, before anything is applied.
+struct StepReport {
+  double loss = 0;            // this rank's part of the global loss
+  double sum_of_squares = 0;  // of its gradient shards
+  int32_t bad_unit = -1;      // the first with a non-finite gradient, -1 = none
+};
+
+class ZeroTrainer : public Trainer {
+ public:
+  ZeroTrainer(const EngineSpec& spec, const Model* model, EngineState state,
+              std::unique_ptr<Group> group)
+      : spec_(spec),
+        model_(model),
+        state_(std::move(state)),
+        group_(std::move(group)),
+        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks),
+        weights_bytes_(WeightsBytes(state_)),
+        optimizer_bytes_(OptimizerBytes(state_)) {}
+
+  absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) override {
+    StepResult result;
+    result.learning_rate = spec_.optimizer.learning_rate;
+    const std::vector<int64_t> rows = BatchRows(state_.data_position, batch, data.rows());
+    result.tokens = data.CountTargets(rows);
+    if (result.tokens == 0) {
+      result.skipped = true;
+      result.reason = "no counted target in the batch";
+    } else if (absl::Status status = Pass(data, rows, &result); !status.ok()) {
+      group_->Abort(status);
+      return status;
+    }
+    ++state_.data_position;
+    result.step = state_.step;
+    result.data_position = state_.data_position;
+    result.weights_version = state_.weights_version;
+    return result;
+  }
+
+  absl::Status GatherTo(ExportWriter* writer) override {
+    absl::Status local;
+    for (const Unit& unit : model_->table().units()) {
+      absl::Status status = runner_.Gather(unit.id);
+      if (!status.ok()) {
+        group_->Abort(status);
+        return status;
+      }
+      const absl::Span<const at::Tensor> parameters = runner_.parameters(unit.id);
+      for (size_t i = 0; writer != nullptr && local.ok() && i < parameters.size(); ++i) {
+        local = writer->Write(unit.parameters[i], parameters[i].detach());
+      }
+      runner_.Release(unit.id);
+    }
+    return Agree(*group_, "export", {}, local);
+  }
+
+  const EngineState& state() const override { return state_; }
+  Group& group() override { return *group_; }
+  std::vector<TraceSnapshot> traces() const override { return {runner_.trace()}; }
+
+  MemoryUse memory() const override {
+    MemoryUse use;
+    use.weights_bytes = weights_bytes_;
+    use.optimizer_bytes = optimizer_bytes_;
+    use.buffers_bytes = runner_.buffer_bytes();
+    use.peak_bytes = use.weights_bytes + use.optimizer_bytes + use.buffers_bytes;  // never shrinks
+    return use;
+  }
+
+  void Abort(const absl::Status& reason) override { group_->Abort(reason); }
+
+ private:
+  // Collective: forward, backward, agreement, update.
+  absl::Status Pass(const Dataset& data, const std::vector<int64_t>& rows, StepResult* result) {
+    StepReport mine;
+    absl::Status status = CatchStatus(absl::StrCat("engine ", spec_.name, ", train step"), [&] {
+      runner_.BeginPass();
+      const at::AutoGradMode grad(true);
+      const Batch batch = data.Load(DealRows(rows, group_->size(), group_->index()));
+      const at::Tensor loss =
+          model_->LossSum(runner_, batch).div(static_cast<double>(result->tokens));
+      mine.loss = loss.item<double>();
+      runner_.Backward(loss);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    if (spec_.checks != CheckLevel::kOff) {
+      status = Agree(*group_, "trace", DescribeTrace(runner_.pass_trace()));
+      if (!status.ok()) return status;
+    }
+    runner_.EndPass();
+    for (const Unit& unit : model_->table().units()) {
+      const double sum = SumOfSquares(runner_.gradient_shard(unit.id));
+      mine.sum_of_squares += sum;
+      if (mine.bad_unit < 0 && !std::isfinite(sum)) mine.bad_unit = unit.id;
+    }
+    status = Combine(mine, result);
+    if (!status.ok() || result->skipped) return status;
+    return CatchStatus(absl::StrCat("engine ", spec_.name, ", update"), [&] {
+      Update(result->grad_norm);
+      return absl::OkStatus();
+    });
+  }
+
+  // Sums the reports of all ranks, in group order on every rank.
+  absl::Status Combine(const StepReport& mine, StepResult* result) {
+    const absl::StatusOr<std::vector<std::string>> reports = group_->Exchange(
+        absl::string_view(reinterpret_cast<const char*>(&mine), sizeof(mine)), "step report");
+    if (!reports.ok()) return reports.status();
+    double sum_of_squares = 0;
+    for (size_t i = 0; i < reports->size(); ++i) {
+      StepReport report;
+      if ((*reports)[i].size() != sizeof(report)) {
+        return absl::InternalError("a rank sent a step report of another size");
+      }
+      std::memcpy(&report, (*reports)[i].data(), sizeof(report));
+      result->loss += report.loss;
+      sum_of_squares += report.sum_of_squares;
+      if (report.bad_unit >= 0 && !result->skipped) {
+        result->skipped = true;
+        result->reason =
+            absl::StrCat("non-finite gradient in ", model_->table().unit(report.bad_unit).name,
+                         ", in the shard of rank ", group_->options().ranks[i]);
+      }
+    }
+    result->grad_norm = std::sqrt(sum_of_squares);
+    return absl::OkStatus();
+  }
+
+  void Update(double norm) {
+    const double scale = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    for (const Unit& unit : model_->table().units()) {
+      at::Tensor& gradient = runner_.gradient_shard(unit.id);
+      if (scale < 1.0) gradient.mul_(scale);
+      ApplyUpdate(spec_.optimizer, state_.step + 1, gradient, &state_.units[unit.id]);
+    }
+    ++state_.step;
+    ++state_.weights_version;
+  }
+
+  const EngineSpec spec_;
+  const Model* model_;
+  EngineState state_;
+  const std::unique_ptr<Group> group_;
+  ShardedRunner runner_;
+  const int64_t weights_bytes_;
+  const int64_t optimizer_bytes_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const EngineSpec& spec, const Model* model,
+                                                       EngineState state,
+                                                       std::unique_ptr<Group> group) {
+  std::unique_ptr<Trainer> trainer;
+  absl::Status status = CatchStatus(absl::StrCat("engine ", spec.name, ", create"), [&] {
+    trainer = std::make_unique<ZeroTrainer>(spec, model, std::move(state), std::move(group));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return trainer;
+}
+
+absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineState* state,
+                         const std::function<void(int64_t)>& progress) {
+  int64_t bytes_read = 0;
+  for (const Unit& unit : table.units()) {
+    UnitState& held = state->units[unit.id];
+    for (const int id : unit.parameters) {
+      const Parameter& parameter = table.parameter(id);
+      const int64_t begin = std::max(held.interval.begin, parameter.offset);
+      const int64_t end = std::min(held.interval.end, parameter.offset + parameter.numel);
+      if (begin >= end) continue;
+      const absl::StatusOr<at::Tensor> values =
+          source.Read(id, begin - parameter.offset, end - parameter.offset);
+      if (!values.ok()) return values.status();
+      held.weights.narrow(0, begin - held.interval.begin, end - begin).copy_(*values);
+      bytes_read += static_cast<int64_t>(values->nbytes());
+      if (progress) progress(bytes_read);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace regroup

@@ -1,0 +1,78 @@
+// A ZeRO-3 training engine on one rank.
+#ifndef ENGINE_TRAIN_TRAINER_H_
+#define ENGINE_TRAIN_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/data/dataset.h"
+#include "engine/group/group.h"
+#include "engine/layout/engine_spec.h"
+#include "engine/model/load.h"
+#include "engine/model/model.h"
+#include "engine/zero/engine_state.h"
+#include "engine/zero/trace.h"
+
+namespace regroup {
+
+struct StepResult {
+  int64_t step = 0;      // after it
+  double loss = 0;       // of the global batch, before the update
+  double grad_norm = 0;  // before clipping
+  int64_t tokens = 0;    // counted targets of the global batch
+  bool skipped = false;
+  std::string reason;         // why, "" otherwise
+  int64_t data_position = 0;  // after it
+  int64_t weights_version = 0;
+  double learning_rate = 0;
+};
+
+struct MemoryUse {
+  int64_t weights_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t buffers_bytes = 0;  // gather and gradient buffers
+  int64_t peak_bytes = 0;     // of the three together
+};
+
+// One thread calls the collective methods; trace(), memory() and Abort may be called from any
+// thread while one runs.
+class Trainer {
+ public:
+  // Wraps `state` (this rank's, under state.layout) with hooks and buffers. Local. `model` outlives
+  // the trainer; `group` is the partition group over state.layout.ranks.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Make(const EngineSpec& spec, const Model* model,
+                                                       EngineState state,
+                                                       std::unique_ptr<Group> group);
+  virtual ~Trainer() = default;
+
+  // Collective over the layout's ranks. Draws batch number data_position of `batch` rows of `data`,
+  // runs forward and backward, agrees on loss, norm, finiteness and trace, applies the update on
+  // all ranks or none. Non-finite gradients or a batch without counted targets: OK with skipped.
+  // Errors: ABORTED (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED; after an error the
+  // trainer can only be destroyed.
+  virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) = 0;
+
+  // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every
+  // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.
+  virtual absl::Status GatherTo(ExportWriter* writer) = 0;
+
+  virtual const EngineState& state() const = 0;
+  virtual Group& group() = 0;
+  virtual std::vector<TraceSnapshot> traces() const = 0;
+  virtual MemoryUse memory() const = 0;
+  virtual void Abort(const absl::Status& reason) = 0;
+};
+
+// Local: fills `state` with this rank's intervals of the initial weights. `progress` is called with
+// the bytes read so far.
+absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineState* state,
+                         const std::function<void(int64_t)>& progress);
+
+}  // namespace regroup
+
+#endif  // ENGINE_TRAIN_TRAINER_H_

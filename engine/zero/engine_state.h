@@ -1,0 +1,42 @@
+// The live state of an engine on one rank: what a relayout moves and a checkpoint saves.
+#ifndef ENGINE_ZERO_ENGINE_STATE_H_
+#define ENGINE_ZERO_ENGINE_STATE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/layout/layout.h"
+#include "engine/layout/param_table.h"
+#include "engine/layout/shard.h"
+
+namespace regroup {
+
+// One rank's part of one unit. Every tensor is 1-D and contiguous: ShardSize(unit, group) elements
+// when sharded (those beyond interval.size() are padding, always 0), the unit's numel when
+// replicated. Element i of a tensor is element interval.begin + i of the unit's flat buffer.
+struct UnitState {
+  Interval interval;
+  at::Tensor weights;  // of the table's dtype
+  std::vector<at::Tensor>
+      moments;  // fp32: exp_avg, exp_avg_sq (adamw); momentum (sgd); none (inference)
+};
+
+struct EngineState {
+  Layout layout;
+  std::vector<UnitState> units;  // by engine-local unit id
+  int64_t step = 0;              // applied updates
+  int64_t data_position = 0;     // batches drawn
+  int64_t weights_version = 1;   // +1 per applied step or load
+};
+
+// Zeroed state of `rank` (a member of layout.ranks) with `num_moments` moments a unit.
+EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments);
+
+int64_t WeightsBytes(const EngineState& state);
+int64_t OptimizerBytes(const EngineState& state);  // moments
+
+}  // namespace regroup
+
+#endif  // ENGINE_ZERO_ENGINE_STATE_H_

@@ -1,0 +1,73 @@
+// Gradients of whole units, collected in flat fp32 buffers and reduce-scattered to the shards'
+// owners.
+#ifndef ENGINE_ZERO_GRADIENT_REDUCER_H_
+#define ENGINE_ZERO_GRADIENT_REDUCER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/layout/param_table.h"
+#include "engine/zero/buffer_pool.h"
+#include "engine/zero/unit_gatherer.h"
+
+namespace regroup {
+
+// One thread. At most one reduction is under way while the next gradients are computed.
+class GradientReducer {
+ public:
+  // All pointers outlive the reducer.
+  GradientReducer(const ParamTable* table, const PartitionGroups& groups, BufferPool* pool);
+  // Waits for what is in flight.
+  ~GradientReducer();
+
+  // Forgets the gradients of the pass before.
+  void BeginPass();
+
+  // Adds `gradient` (of the full shape) of the unit's `position`-th parameter.
+  void Add(int unit, int position, const at::Tensor& gradient);
+
+  // Issues the reduction of what was added (zeros where nothing was). Once a pass. Collective over
+  // the unit's partition group.
+  absl::Status Reduce(int unit);
+  bool reduced(int unit) const { return units_[unit].reduced; }
+
+  // Blocks until all issued reductions are done.
+  absl::Status Drain() { return DrainTo(0); }
+
+  // This rank's shard of the gradient, fp32, of ShardSize elements; valid after Drain.
+  at::Tensor& shard(int unit) { return units_[unit].shard; }
+
+  // Of all gradient shards.
+  int64_t ShardBytes() const;
+
+ private:
+  struct UnitGradient {
+    Group* group = nullptr;
+    int64_t bytes = 0;        // of the whole buffer
+    float* buffer = nullptr;  // null until the first gradient of the pass
+    std::vector<bool> added;  // by position
+    bool reduced = false;
+    at::Tensor shard;
+  };
+  struct Reduction {
+    int unit;
+    float* buffer;
+    std::unique_ptr<Pending> pending;
+  };
+
+  float* Buffer(UnitGradient* gradient);
+  absl::Status DrainTo(size_t left);
+
+  const ParamTable* table_;
+  BufferPool* pool_;
+  std::vector<UnitGradient> units_;
+  std::deque<Reduction> in_flight_;
+};
+
+}  // namespace regroup
+
+#endif  // ENGINE_ZERO_GRADIENT_REDUCER_H_

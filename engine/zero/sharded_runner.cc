@@ -1,0 +1,141 @@
+#include "engine/zero/sharded_runner.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/group/agreement.h"
+#include "engine/group/comm_status.h"
+
+namespace regroup {
+
+using torch::autograd::variable_list;
+
+struct ShardedRunner::Boundary : torch::autograd::Function<Boundary> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            int64_t runner, int64_t unit) {
+    context->saved_data["runner"] = runner;
+    context->saved_data["unit"] = unit;
+    return x;
+  }
+  static variable_list backward(torch::autograd::AutogradContext* context,
+                                variable_list gradients) {
+    // The graph of a pass never outlives the runner.
+    auto* runner = reinterpret_cast<ShardedRunner*>(context->saved_data["runner"].toInt());
+    runner->FinishUse(static_cast<int>(context->saved_data["unit"].toInt()));
+    return {gradients[0], at::Tensor(), at::Tensor()};
+  }
+};
+
+ShardedRunner::ShardedRunner(const ParamTable* table, const EngineState* state,
+                             PartitionGroups groups, CheckLevel checks)
+    : table_(table),
+      checks_(checks),
+      gatherer_(table, state, groups, &pool_),
+      reducer_(table, groups, &pool_),
+      open_uses_(table->units().size(), 0) {
+  gradient_bytes_ = reducer_.ShardBytes();
+  HookParameters();
+}
+
+// Takes each gradient away as soon as autograd made it, so that no parameter ever owns a .grad of
+// its own.
+void ShardedRunner::HookParameters() {
+  for (const Unit& unit : table_->units()) {
+    const absl::Span<const at::Tensor> parameters = gatherer_.parameters(unit.id);
+    for (size_t position = 0; position < parameters.size(); ++position) {
+      const at::Tensor& parameter = parameters[position];
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+      accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+          [this, parameter, unit = unit.id, position](const variable_list& outputs,
+                                                      const variable_list& inputs) {
+            at::Tensor& gradient = parameter.mutable_grad();
+            if (gradient.defined()) {
+              reducer_.Add(unit, static_cast<int>(position), gradient);
+              gradient.reset();
+            }
+            return outputs;
+          }));
+      accumulators_.push_back(std::move(accumulator));
+    }
+  }
+}
+
+void ShardedRunner::BeginPass() {
+  trace_.BeginPass();
+  reducer_.BeginPass();
+  open_uses_.assign(open_uses_.size(), 0);
+}
+
+bool ShardedRunner::checked() const {
+  return checks_ == CheckLevel::kFull || (checks_ == CheckLevel::kBasic && trace_.recording());
+}
+
+void ShardedRunner::Fetch(int unit, bool backward) {
+  trace_.Record({TraceOp::kGather, backward, unit, gatherer_.UnitBytes(unit)});
+  if (checked()) {
+    ThrowIfError(Agree(gatherer_.group(unit), "gather",
+                       {absl::StrCat("unit ", unit, ", ", gatherer_.UnitBytes(unit), " bytes")}));
+  }
+  if (gatherer_.Start(unit)) trace_.CountGather(/*ahead=*/false);
+  ThrowIfError(gatherer_.Acquire(unit));
+  const std::optional<int> next = trace_.NextGather();
+  if (next.has_value() && gatherer_.Start(*next)) trace_.CountGather(/*ahead=*/true);
+}
+
+// A unit that the trace fetches next again (the last of forward is the first of backward) stays.
+void ShardedRunner::ReleaseUnlessNext(int unit) {
+  if (trace_.NextGather() != unit) gatherer_.Release(unit);
+}
+
+at::Tensor ShardedRunner::Run(int unit, const at::Tensor& x, const Body& body, Use use) {
+  const bool differentiable = at::GradMode::is_enabled();
+  Fetch(unit, /*backward=*/false);
+  at::Tensor input = x;
+  if (differentiable && x.requires_grad()) {
+    input = Boundary::apply(x, reinterpret_cast<int64_t>(this), static_cast<int64_t>(unit));
+  }
+  at::Tensor output = body(input, gatherer_.parameters(unit));
+  if (differentiable && output.requires_grad()) {
+    ++open_uses_[unit];
+    if (use.backward_reads_weights) {
+      output.register_hook([this, unit](const at::Tensor&) { Fetch(unit, /*backward=*/true); });
+    }
+  }
+  ReleaseUnlessNext(unit);
+  return output;
+}
+
+// A unit used several times (tied weights) is reduced after its last use.
+void ShardedRunner::FinishUse(int unit) {
+  ReleaseUnlessNext(unit);
+  if (--open_uses_[unit] == 0) ReduceUnit(unit);
+}
+
+void ShardedRunner::ReduceUnit(int unit) {
+  trace_.Record({TraceOp::kReduce, true, unit, gatherer_.UnitBytes(unit)});
+  if (checked()) {
+    ThrowIfError(Agree(gatherer_.group(unit), "reduce",
+                       {absl::StrCat("unit ", unit, ", ", gatherer_.UnitBytes(unit), " bytes")}));
+  }
+  trace_.CountReduction();
+  ThrowIfError(reducer_.Reduce(unit));
+}
+
+void ShardedRunner::Backward(const at::Tensor& loss) {
+  torch::autograd::backward({loss}, {});
+  // Units whose input needs no gradient have no boundary, and unused ones no backward at all.
+  for (const Unit& unit : table_->units()) {
+    if (!reducer_.reduced(unit.id)) ReduceUnit(unit.id);
+    gatherer_.Release(unit.id);
+  }
+  ThrowIfError(reducer_.Drain());
+}
+
+}  // namespace regroup

@@ -1,0 +1,84 @@
+// ZeRO-3: runs a model whose units are sharded over partition groups. Gathers each unit before its
+// use, releases it after, reduces its gradients, and prefetches the next unit along the agreed
+// trace (ZeRO, arXiv:1910.02054; the trace is DeepSpeed's idea of a partitioned parameter
+// coordinator).
+#ifndef ENGINE_ZERO_SHARDED_RUNNER_H_
+#define ENGINE_ZERO_SHARDED_RUNNER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/layout/engine_spec.h"
+#include "engine/zero/buffer_pool.h"
+#include "engine/zero/gradient_reducer.h"
+#include "engine/zero/trace_recorder.h"
+#include "engine/zero/unit_gatherer.h"
+#include "engine/zero/unit_runner.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace regroup {
+
+// One thread runs passes; trace() and buffer_bytes() may be called from any. After an error the
+// runner can only be destroyed, after the graph of the failed pass.
+class ShardedRunner : public UnitRunner {
+ public:
+  // All pointers outlive the runner.
+  ShardedRunner(const ParamTable* table, const EngineState* state, PartitionGroups groups,
+                CheckLevel checks);
+  ShardedRunner(const ShardedRunner&) = delete;
+  ShardedRunner& operator=(const ShardedRunner&) = delete;
+
+  void BeginPass();
+  using UnitRunner::Run;
+  at::Tensor Run(int unit, const at::Tensor& x, const Body& body, Use use) override;
+
+  // Collective over the partition groups: runs backward from `loss` (a scalar) and reduces the
+  // gradients of every unit, used or not. Throws StatusException.
+  void Backward(const at::Tensor& loss);
+
+  // The group agreed on pass_trace(): follow it from now on.
+  void EndPass() { trace_.EndPass(); }
+  const std::vector<TraceEntry>& pass_trace() const { return trace_.pass(); }
+  TraceSnapshot trace() const { return trace_.Snapshot(); }
+
+  // Collective over the unit's partition group, outside passes: the whole unit, until Release.
+  absl::Status Gather(int unit) { return gatherer_.Acquire(unit); }
+  void Release(int unit) { gatherer_.Release(unit); }
+  absl::Span<const at::Tensor> parameters(int unit) const { return gatherer_.parameters(unit); }
+
+  at::Tensor& gradient_shard(int unit) { return reducer_.shard(unit); }
+
+  // Gather and gradient buffers, and the gradient shards.
+  int64_t buffer_bytes() const { return pool_.bytes() + gradient_bytes_; }
+
+ private:
+  struct Boundary;  // autograd Function at a unit's input: its backward comes after the unit's
+
+  void Fetch(int unit, bool backward);
+  void ReleaseUnlessNext(int unit);
+  void FinishUse(int unit);
+  void ReduceUnit(int unit);
+  bool checked() const;
+  void HookParameters();
+
+  const ParamTable* table_;
+  const CheckLevel checks_;
+  BufferPool pool_;
+  UnitGatherer gatherer_;
+  GradientReducer reducer_;
+  TraceRecorder trace_{"train"};
+  std::vector<int> open_uses_;  // by unit: uses of the pass whose backward has not come
+  // Hooks live on these nodes; autograd itself holds them only weakly.
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  int64_t gradient_bytes_ = 0;
+};
+
+}  // namespace regroup
+
+#endif  // ENGINE_ZERO_SHARDED_RUNNER_H_

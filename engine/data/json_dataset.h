@@ -1,0 +1,20 @@
+// Files of rows for mlp models: *.jsonl.
+#ifndef ENGINE_DATA_JSON_DATASET_H_
+#define ENGINE_DATA_JSON_DATASET_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/data/dataset.h"
+
+namespace regroup {
+
+// As Dataset::Open for a file of lines {"x": [in numbers], "y": [out numbers]}. The rows are parsed
+// here and kept as fp32; files above 1 GiB are refused.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonRows(const std::string& path,
+                                                      const ModelLimits& limits);
+
+}  // namespace regroup
+
+#endif  // ENGINE_DATA_JSON_DATASET_H_

@@ -1,0 +1,35 @@
+// Weights that come from mapped safetensors files.
+#ifndef ENGINE_MODEL_FILE_WEIGHTS_H_
+#define ENGINE_MODEL_FILE_WEIGHTS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/model/load.h"
+#include "engine/model/registry.h"
+#include "engine/model/weight_files.h"
+
+namespace regroup {
+
+// Compares the tensors of `files` with what `definition` needs. One error (INVALID_ARGUMENT) lists
+// all that are missing, unexpected, of another shape or of a dtype that is not F32, BF16 or F16; a
+// second copy of a tied weight must be equal to it. `folder` is for messages.
+absl::Status CheckTensors(const ModelDefinition& definition, const WeightFiles& files,
+                          const std::string& folder);
+
+// The dtype of the table for parameters with the dtypes of `files`. Errors: UNIMPLEMENTED for what
+// this version does not compute in, naming the dtypes.
+absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& files,
+                                  std::optional<DType> requested, const std::string& folder);
+
+// After CheckTensors. `config_digest` becomes part of the content digest. Reads convert to the
+// table's dtype.
+std::unique_ptr<WeightSource> MakeFileWeights(const ParamTable& table, WeightFiles files,
+                                              const std::string& config_digest);
+
+}  // namespace regroup
+
+#endif  // ENGINE_MODEL_FILE_WEIGHTS_H_

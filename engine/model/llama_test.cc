@@ -1,0 +1,254 @@
+#include "engine/model/llama.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "engine/model/test_models.h"
+
+namespace regroup {
+namespace {
+
+// The same network from its formulas, one head at a time, in plain tensor operations: nothing of
+// llama.cc.
+class Reference {
+ public:
+  Reference(LlamaConfig config, const NamedTensors& weights) : config_(config) {
+    for (const auto& [name, value] : weights) {
+      weights_[name] = value.clone().set_requires_grad(true);
+    }
+  }
+
+  // tokens int64 [T] -> [T, vocab].
+  at::Tensor Logits(const at::Tensor& tokens) const {
+    at::Tensor x = Weight("model.embed_tokens").index_select(0, tokens);
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      x = x + Attention(Norm(x, layer + "input_layernorm"), layer + "self_attn.");
+      const at::Tensor h = Norm(x, layer + "post_attention_layernorm");
+      const at::Tensor gate = at::matmul(h, Weight(layer + "mlp.gate_proj").t());
+      const at::Tensor up = at::matmul(h, Weight(layer + "mlp.up_proj").t());
+      x = x + at::matmul(gate * at::sigmoid(gate) * up, Weight(layer + "mlp.down_proj").t());
+    }
+    return at::matmul(Norm(x, "model.norm"),
+                      Weight(config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head").t());
+  }
+
+  at::Tensor LossSum(const Batch& batch) const {
+    at::Tensor loss = at::zeros({});
+    for (int64_t r = 0; r < batch.inputs.size(0); ++r) {
+      const at::Tensor scores = at::log_softmax(Logits(batch.inputs[r]), -1);
+      for (int64_t t = 0; t < batch.inputs.size(1); ++t) {
+        const int64_t target = batch.targets[r][t].item<int64_t>();
+        if (target != -100) loss = loss - scores[t][target];
+      }
+    }
+    return loss;
+  }
+
+  at::Tensor Gradient(const std::string& name) const { return weights_.at(name).grad(); }
+
+ private:
+  const at::Tensor& Weight(const std::string& name) const { return weights_.at(name + ".weight"); }
+
+  at::Tensor Norm(const at::Tensor& x, const std::string& name) const {
+    const at::Tensor scale = (x.square().mean(-1, true) + config_.rms_norm_eps).sqrt();
+    return x / scale * Weight(name);
+  }
+
+  // x [T, d]: turns the pair (i, i + d/2) by position * theta^(-2i/d).
+  at::Tensor Turn(const at::Tensor& x) const {
+    const int64_t d = config_.head_dim;
+    std::vector<at::Tensor> first, second;
+    for (int64_t i = 0; i < d / 2; ++i) {
+      const double frequency =
+          std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+      const at::Tensor angle = (at::arange(x.size(0), at::kDouble) * frequency);
+      const at::Tensor c = angle.cos().to(at::kFloat), s = angle.sin().to(at::kFloat);
+      const at::Tensor a = x.select(1, i), b = x.select(1, i + d / 2);
+      first.push_back(a * c - b * s);
+      second.push_back(b * c + a * s);
+    }
+    return at::cat({at::stack(first, 1), at::stack(second, 1)}, 1);
+  }
+
+  at::Tensor Attention(const at::Tensor& x, const std::string& name) const {
+    const int64_t t = x.size(0), d = config_.head_dim;
+    const at::Tensor q = at::matmul(x, Weight(name + "q_proj").t());
+    const at::Tensor k = at::matmul(x, Weight(name + "k_proj").t());
+    const at::Tensor v = at::matmul(x, Weight(name + "v_proj").t());
+    const at::Tensor future = at::full({t, t}, -INFINITY).triu(1);
+    std::vector<at::Tensor> heads;
+    for (int64_t h = 0; h < config_.num_heads; ++h) {
+      const int64_t shared = h / (config_.num_heads / config_.num_kv_heads);
+      const at::Tensor scores =
+          at::matmul(Turn(q.narrow(1, h * d, d)), Turn(k.narrow(1, shared * d, d)).t()) /
+          std::sqrt(static_cast<double>(d));
+      heads.push_back(at::matmul((scores + future).softmax(-1), v.narrow(1, shared * d, d)));
+    }
+    return at::matmul(at::cat(heads, 1), Weight(name + "o_proj").t());
+  }
+
+  LlamaConfig config_;
+  std::map<std::string, at::Tensor> weights_;
+};
+
+LlamaConfig ConfigOf(const std::map<std::string, std::string>& changes) {
+  return ParseLlamaConfig(ParseConfigFile("c", SmallLlamaConfig(changes)).value()).value();
+}
+
+Batch RandomBatch(int64_t rows, int64_t seq, int64_t vocab) {
+  Batch batch;
+  batch.inputs = at::randint(vocab, {rows, seq}, at::kLong);
+  batch.targets = at::randint(vocab, {rows, seq}, at::kLong);
+  return batch;
+}
+
+// Weights large enough that attention is far from uniform.
+NamedTensors BigWeights(const ParamTable& table) {
+  NamedTensors weights = SmallWeights(table, 11);
+  for (auto& [name, value] : weights) {
+    if (value.dim() > 1) value *= 8;
+  }
+  return weights;
+}
+
+class LlamaFormsTest : public testing::TestWithParam<std::map<std::string, std::string>> {};
+
+TEST_P(LlamaFormsTest, LossSum_RandomWeights_EqualsTheReferenceWithAllGradients) {
+  const LlamaConfig config = ConfigOf(GetParam());
+  const Llama llama(config, DType::kFp32);
+  const NamedTensors weights = BigWeights(llama.table());
+  LeafRunner runner(llama.table(), weights, /*requires_grad=*/true);
+  const Reference reference(config, weights);
+  Batch batch = RandomBatch(3, 13, config.vocab_size);
+  batch.targets[1].slice(0, 4, 9).fill_(-100);
+
+  const at::Tensor loss = llama.LossSum(runner, batch);
+  const at::Tensor expected = reference.LossSum(batch);
+  EXPECT_NEAR(loss.item<double>() / expected.item<double>(), 1, 1e-5);
+  loss.backward();
+  expected.backward();
+  for (const Parameter& parameter : llama.table().parameters()) {
+    const at::Tensor gradient = runner.parameter(parameter.id).grad();
+    const at::Tensor wanted = reference.Gradient(parameter.name);
+    ASSERT_TRUE(gradient.defined()) << parameter.name;
+    const double scale = wanted.abs().max().item<double>();
+    EXPECT_GT(scale, 0) << parameter.name;
+    EXPECT_LT((gradient - wanted).abs().max().item<double>(), 2e-4 * scale) << parameter.name;
+  }
+}
+
+TEST_P(LlamaFormsTest, LossSum_NoRows_RunsTheSameUnitsWithZeroLossAndGradients) {
+  const Llama llama(ConfigOf(GetParam()), DType::kFp32);
+  const NamedTensors weights = SmallWeights(llama.table(), 1);
+  LeafRunner none(llama.table(), weights, true), some(llama.table(), weights, true);
+  const at::Tensor loss = llama.LossSum(none, RandomBatch(0, 7, 257));
+  llama.LossSum(some, RandomBatch(2, 7, 257));
+  EXPECT_EQ(none.units_run(), some.units_run());
+  EXPECT_EQ(loss.item<double>(), 0);
+  loss.backward();
+  for (const Parameter& parameter : llama.table().parameters()) {
+    const at::Tensor gradient = none.parameter(parameter.id).grad();
+    ASSERT_TRUE(gradient.defined()) << parameter.name;
+    EXPECT_EQ(gradient.abs().max().item<double>(), 0) << parameter.name;
+  }
+}
+
+TEST_P(LlamaFormsTest, LossSum_NoCountedTarget_IsZeroWithZeroGradients) {
+  const Llama llama(ConfigOf(GetParam()), DType::kFp32);
+  LeafRunner runner(llama.table(), SmallWeights(llama.table(), 1), true);
+  Batch batch = RandomBatch(2, 5, 257);
+  batch.targets.fill_(-100);
+  const at::Tensor loss = llama.LossSum(runner, batch);
+  EXPECT_EQ(loss.item<double>(), 0);
+  loss.backward();
+  EXPECT_EQ(runner.parameter(0).grad().abs().max().item<double>(), 0);
+}
+
+// Logits of the last token of `tokens`, however they are cut into calls.
+TEST_P(LlamaFormsTest, NextLogits_AnyCutOfTheTokens_EqualsTheFullContext) {
+  const at::NoGradGuard no_grad;
+  const LlamaConfig config = ConfigOf(GetParam());
+  const Llama llama(config, DType::kFp32);
+  const NamedTensors weights = BigWeights(llama.table());
+  LeafRunner runner(llama.table(), weights, false);
+  const at::Tensor tokens = at::randint(config.vocab_size, {1, 12}, at::kLong);
+  const at::Tensor expected = Reference(config, weights).Logits(tokens[0]);
+  for (const std::vector<int64_t>& cut : std::vector<std::vector<int64_t>>{
+           {12}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {5, 1, 6}, {1, 11}, {4, 4, 4}}) {
+    KvCache cache = llama.MakeCache(12);
+    for (const int64_t count : cut) {
+      const at::Tensor logits =
+          llama.NextLogits(runner, tokens.narrow(1, cache.length, count), &cache);
+      ASSERT_EQ(logits.sizes(), (std::vector<int64_t>{1, config.vocab_size}));
+      EXPECT_LT((logits[0] - expected[cache.length - 1]).abs().max().item<double>(), 1e-5)
+          << "after " << cache.length << " tokens";
+    }
+    EXPECT_EQ(cache.length, 12);
+    EXPECT_THROW(llama.NextLogits(runner, tokens.narrow(1, 0, 1), &cache), std::exception);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, LlamaFormsTest,
+    testing::Values(std::map<std::string, std::string>{},
+                    std::map<std::string, std::string>{{"tie_word_embeddings", "true"}},
+                    std::map<std::string, std::string>{{"num_key_value_heads", "4"}},
+                    std::map<std::string, std::string>{{"num_key_value_heads", "1"},
+                                                       {"head_dim", "32"},
+                                                       {"rope_theta", "100.0"},
+                                                       {"rms_norm_eps", "0.01"}}));
+
+TEST(LlamaTest, Table_Untied_HasTheUnitsAndSizesOfTheFamily) {
+  const Llama llama(ConfigOf({}), DType::kFp32);
+  const ParamTable& table = llama.table();
+  EXPECT_EQ(table.total_numel(), 119232);
+  ASSERT_EQ(table.units().size(), 4u);
+  EXPECT_EQ(table.unit(0).name, "model.embed_tokens");
+  EXPECT_EQ(table.unit(1).name, "model.layers.0");
+  EXPECT_EQ(table.unit(3).name, "lm_head");
+  EXPECT_EQ(table.unit(3).parameters.size(), 2u);
+  EXPECT_EQ(table.Find("model.layers.1.self_attn.k_proj.weight")->shape,
+            (std::vector<int64_t>{32, 64}));
+  EXPECT_EQ(table.Find("lm_head.weight")->shape, (std::vector<int64_t>{257, 64}));
+  EXPECT_EQ(Llama(ConfigOf({{"num_key_value_heads", "4"}}), DType::kFp32).table().total_numel(),
+            127424);
+}
+
+TEST(LlamaTest, Table_Tied_HasTheWeightOnceAndUsesItsUnitTwice) {
+  const Llama llama(ConfigOf({{"tie_word_embeddings", "true"}}), DType::kFp32);
+  EXPECT_EQ(llama.table().total_numel(), 119232 - 257 * 64);
+  EXPECT_EQ(llama.table().Find("lm_head.weight"), nullptr);
+  EXPECT_EQ(llama.table().units().back().name, "model.norm");
+  LeafRunner runner(llama.table(), SmallWeights(llama.table(), 1), false);
+  llama.LossSum(runner, RandomBatch(1, 3, 257));
+  EXPECT_EQ(runner.units_run(), (std::vector<int>{0, 1, 2, 3, 0}));
+}
+
+TEST(LlamaTest, LossSum_ManyRows_IsTheSumOfTheRows) {
+  const Llama llama(ConfigOf({}), DType::kFp32);
+  LeafRunner runner(llama.table(), SmallWeights(llama.table(), 1), false);
+  const Batch batch = RandomBatch(5, 64, 257);
+  double sum = 0;
+  for (int64_t r = 0; r < 5; ++r) {
+    sum += llama.LossSum(runner, {batch.inputs.narrow(0, r, 1), batch.targets.narrow(0, r, 1)})
+               .item<double>();
+  }
+  EXPECT_NEAR(llama.LossSum(runner, batch).item<double>() / sum, 1, 1e-6);
+}
+
+}  // namespace
+}  // namespace regroup

@@ -1,0 +1,62 @@
+// What a model family is to the engines: a table of parameters in units, and a forward pass that
+// gets at a unit's weights only while a UnitRunner holds them.
+#ifndef ENGINE_MODEL_MODEL_H_
+#define ENGINE_MODEL_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/layout/param_table.h"
+#include "engine/zero/unit_runner.h"
+
+namespace regroup {
+
+// The rows of one rank of one (micro-)batch; zero rows are allowed and run the same graph.
+struct Batch {
+  at::Tensor inputs;   // language models: int64 [b, T]; mlp: float [b, in]
+  at::Tensor targets;  // language models: int64 [b, T], -100 = not counted; mlp: float [b, out]
+};
+
+// Keys and values of the tokens of one row so far, one pair a layer.
+struct KvCache {
+  std::vector<at::Tensor> keys;    // each [1, kv_heads, capacity, head_dim]
+  std::vector<at::Tensor> values;  // same
+  int64_t length = 0;              // tokens held
+};
+
+// What requests are checked against.
+struct ModelLimits {
+  bool is_language_model = false;
+  int64_t vocab_size = 0;            // language models
+  int64_t max_positions = 0;         // language models
+  std::vector<int64_t> stop_tokens;  // the config's eos
+  int64_t in_features = 0;           // mlp
+  int64_t out_features = 0;          // mlp
+};
+
+// Stateless beyond its table and constants (rotary tables): safe to share between threads.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ParamTable& table() const = 0;
+  virtual const ModelLimits& limits() const = 0;
+
+  // The loss of the batch summed over its counted targets (cross entropy) or elements (squared
+  // error), a scalar; the caller divides by the global count. Differentiable.
+  virtual at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const = 0;
+
+  // Language models: logits [1, vocab] of the last of `tokens` (int64 [1, n]), which stand at
+  // positions cache->length ... ; appends their keys and values to `cache`. Call without autograd.
+  virtual at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens,
+                                KvCache* cache) const = 0;
+
+  // An empty cache for at most `capacity` tokens.
+  virtual KvCache MakeCache(int64_t capacity) const = 0;
+};
+
+}  // namespace regroup
+
+#endif  // ENGINE_MODEL_MODEL_H_

@@ -1,0 +1,330 @@
+#include "engine/train/trainer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <limits>
+
+#include "absl/synchronization/mutex.h"
+#include "engine/group/comm_status.h"
+#include "engine/group/thread_ranks.h"
+#include "gtest/gtest.h"
+
+namespace regroup {
+namespace {
+
+constexpr int kIn = 6;
+constexpr int kHidden = 9;
+constexpr int kOut = 3;
+
+at::Tensor Values(std::vector<int64_t> shape, double phase) {
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  return (at::arange(n, at::kFloat) * 0.9 + phase).sin().reshape(shape);
+}
+
+at::Tensor FirstLayer(const at::Tensor& x, absl::Span<const at::Tensor> p) {
+  return at::relu(at::linear(x, p[0], p[1]));
+}
+at::Tensor SecondLayer(const at::Tensor& x, absl::Span<const at::Tensor> p) {
+  return at::linear(x, p[0], p[1]);
+}
+
+// Two linear layers with ReLU between, squared error.
+class TwoLayers : public Model {
+ public:
+  TwoLayers() {
+    table_.AddUnit("first");
+    table_.AddParameter("first.weight", {kHidden, kIn});
+    table_.AddParameter("first.bias", {kHidden});
+    table_.AddUnit("second");
+    table_.AddParameter("second.weight", {kOut, kHidden});
+    table_.AddParameter("second.bias", {kOut});
+  }
+  const ParamTable& table() const override { return table_; }
+  const ModelLimits& limits() const override { return limits_; }
+  at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const override {
+    const at::Tensor y = runner.Run(1, runner.Run(0, batch.inputs, FirstLayer), SecondLayer);
+    return (y - batch.targets).square().sum();
+  }
+  at::Tensor NextLogits(UnitRunner&, const at::Tensor&, KvCache*) const override { return {}; }
+  KvCache MakeCache(int64_t) const override { return {}; }
+
+ private:
+  ParamTable table_;
+  ModelLimits limits_;
+};
+
+// Rows in memory. `bad_row` has an infinite target; uncounted() makes every target uncounted.
+class MemoryRows : public Dataset {
+ public:
+  explicit MemoryRows(int64_t rows) : x_(Values({rows, kIn}, 1)), y_(Values({rows, kOut}, 2)) {}
+  int64_t rows() const override { return x_.size(0); }
+  absl::Status Check(int64_t, int64_t) const override { return absl::OkStatus(); }
+  int64_t CountTargets(absl::Span<const int64_t> rows) const override {
+    return counted_ ? static_cast<int64_t>(rows.size()) * kOut : 0;
+  }
+  Batch Load(absl::Span<const int64_t> rows) const override {
+    std::vector<at::Tensor> x{at::zeros({0, kIn})}, y{at::zeros({0, kOut})};
+    for (const int64_t row : rows) {
+      x.push_back(x_.narrow(0, row, 1));
+      y.push_back(y_.narrow(0, row, 1));
+    }
+    return {at::cat(x), at::cat(y)};
+  }
+  void SpoilRow(int64_t row) { y_[row][0] = std::numeric_limits<float>::infinity(); }
+  void set_counted(bool counted) { counted_ = counted; }
+  const at::Tensor& x() const { return x_; }
+  const at::Tensor& y() const { return y_; }
+
+ private:
+  at::Tensor x_, y_;
+  bool counted_ = true;
+};
+
+class FixedWeights : public WeightSource {
+ public:
+  explicit FixedWeights(const ParamTable* table) : table_(table) {}
+  static at::Tensor Whole(const Parameter& parameter) {
+    return Values(parameter.shape, 10.0 * parameter.id) * 0.4;
+  }
+  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
+    return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end);
+  }
+  std::string ContentDigest() const override { return "fixed"; }
+
+ private:
+  const ParamTable* table_;
+};
+
+class CollectingWriter : public ExportWriter {
+ public:
+  absl::Status Write(int id, const at::Tensor& value) override {
+    if (!failure.ok()) return failure;
+    values.push_back(value.clone());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> Commit() override { return 0; }
+  std::vector<at::Tensor> values;
+  absl::Status failure;
+};
+
+EngineSpec Spec(OptimizerKind kind, double clip) {
+  EngineSpec spec;
+  spec.name = "tested";
+  spec.optimizer.kind = kind;
+  spec.optimizer.learning_rate = kind == OptimizerKind::kSgd ? 0.1 : 1e-3;
+  spec.optimizer.weight_decay = kind == OptimizerKind::kSgd ? 0 : 0.01;
+  spec.clip_norm = clip;
+  return spec;
+}
+
+// Makes a trainer on each of `ranks` and runs `body`.
+void RunTrainers(const std::vector<int>& ranks, EngineSpec spec, const Model& model,
+                 const std::function<void(int, Trainer&)>& body) {
+  spec.layout.ranks = ranks;
+  ASSERT_TRUE(CompleteLayout(&spec.layout).ok());
+  RunInGroup(ranks, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
+    EngineState state = MakeState(model.table(), spec.layout, rank, spec.optimizer.num_moments());
+    FixedWeights weights(&model.table());
+    ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+        Trainer::Make(spec, &model, std::move(state), std::move(group));
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    body(rank, **trainer);
+  });
+}
+
+struct ReferenceStep {
+  double loss = 0;
+  double norm = 0;
+};
+
+// The same steps in one process: plain autograd, update formulas written out.
+class Reference {
+ public:
+  Reference(const TwoLayers& model, EngineSpec spec) : spec_(std::move(spec)) {
+    for (const Parameter& parameter : model.table().parameters()) {
+      at::Tensor whole = FixedWeights::Whole(parameter);
+      whole.requires_grad_(true);
+      parameters.push_back(whole);
+      m_.push_back(at::zeros(parameter.shape));
+      v_.push_back(at::zeros(parameter.shape));
+    }
+  }
+
+  ReferenceStep Step(const MemoryRows& data, int64_t batch) {
+    const Batch rows = data.Load(BatchRows(position_++, batch, data.rows()));
+    at::Tensor loss;
+    {
+      const at::AutoGradMode grad(true);
+      const at::Tensor y = SecondLayer(FirstLayer(rows.inputs, {parameters[0], parameters[1]}),
+                                       {parameters[2], parameters[3]});
+      loss = (y - rows.targets).square().mean();
+      torch::autograd::backward({loss}, {});
+    }
+    const at::NoGradGuard no_grad;
+    ++step_;
+    double squares = 0;
+    for (const at::Tensor& p : parameters) squares += p.grad().square().sum().item<double>();
+    const ReferenceStep result{loss.item<double>(), std::sqrt(squares)};
+    const double scale =
+        spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (result.norm + 1e-6)) : 1;
+    const OptimizerSpec& o = spec_.optimizer;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor g = parameters[i].grad() * scale;
+      if (o.kind == OptimizerKind::kSgd) {
+        parameters[i].sub_(g * o.learning_rate);
+      } else {
+        parameters[i].mul_(1 - o.learning_rate * o.weight_decay);
+        m_[i] = m_[i] * o.beta1 + g * (1 - o.beta1);
+        v_[i] = v_[i] * o.beta2 + g * g * (1 - o.beta2);
+        const at::Tensor denominator = (v_[i] / (1 - std::pow(o.beta2, step_))).sqrt() + o.eps;
+        parameters[i].sub_(m_[i] / (1 - std::pow(o.beta1, step_)) / denominator * o.learning_rate);
+      }
+      parameters[i].mutable_grad().reset();
+    }
+    return result;
+  }
+
+  std::vector<at::Tensor> parameters;
+
+ private:
+  EngineSpec spec_;
+  std::vector<at::Tensor> m_, v_;
+  int64_t position_ = 0;
+  int step_ = 0;
+};
+
+struct Case {
+  std::vector<int> ranks;
+  OptimizerKind optimizer;
+  double clip;
+  int64_t batch;
+};
+
+class TrainerParity : public testing::TestWithParam<Case> {};
+
+TEST_P(TrainerParity, ThreeSteps_EqualOneProcess) {
+  const Case& c = GetParam();
+  const TwoLayers model;
+  const MemoryRows data(7);  // no multiple of the batch: rows wrap around
+  const EngineSpec spec = Spec(c.optimizer, c.clip);
+  Reference reference(model, spec);
+  std::vector<ReferenceStep> expected;
+  for (int i = 0; i < 3; ++i) expected.push_back(reference.Step(data, c.batch));
+
+  RunTrainers(c.ranks, spec, model, [&](int rank, Trainer& trainer) {
+    for (int i = 0; i < 3; ++i) {
+      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->step, i + 1);
+      EXPECT_EQ(result->data_position, i + 1);
+      EXPECT_EQ(result->weights_version, i + 2);
+      EXPECT_EQ(result->tokens, c.batch * kOut);
+      EXPECT_FALSE(result->skipped);
+      EXPECT_NEAR(result->loss, expected[i].loss, 1e-5 * expected[i].loss);
+      EXPECT_NEAR(result->grad_norm, expected[i].norm, 1e-5 * expected[i].norm);
+    }
+    const bool lead = rank == c.ranks.front();
+    CollectingWriter writer;
+    ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
+    for (size_t i = 0; lead && i < reference.parameters.size(); ++i) {
+      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i].detach(), 0, 5e-6)) << i;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, TrainerParity,
+    testing::Values(Case{{2}, OptimizerKind::kSgd, 0, 4}, Case{{1, 2}, OptimizerKind::kSgd, 0, 4},
+                    Case{{1, 2}, OptimizerKind::kAdamW, 0, 5},
+                    Case{{2, 0, 1}, OptimizerKind::kAdamW, 0.05, 5},
+                    Case{{0, 1, 2}, OptimizerKind::kSgd, 0.05, 1},  // fewer rows than ranks
+                    Case{{0, 1, 2, 3}, OptimizerKind::kAdamW, 0, 6}));
+
+TEST(Trainer, NonFiniteGradientOnOneRank_SkipsOnAllAndNamesIt) {
+  const TwoLayers model;
+  MemoryRows data(4);
+  data.SpoilRow(3);  // second rank of the first batch
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
+    const at::Tensor before = trainer.state().units[0].weights.clone();
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->skipped);
+    EXPECT_NE(result->reason.find("non-finite gradient in "), std::string::npos) << result->reason;
+    EXPECT_EQ(result->step, 0);
+    EXPECT_EQ(result->data_position, 1) << "a skipped batch counts as drawn";
+    EXPECT_EQ(result->weights_version, 1);
+    EXPECT_TRUE(trainer.state().units[0].weights.equal(before));
+  });
+}
+
+TEST(Trainer, NoCountedTarget_IsLossZeroAndSkipped) {
+  const TwoLayers model;
+  MemoryRows data(4);
+  data.set_counted(false);
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->skipped);
+    EXPECT_EQ(result->loss, 0);
+    EXPECT_EQ(result->data_position, 1);
+  });
+}
+
+TEST(Trainer, SameEngineTwice_SameBits) {
+  const TwoLayers model;
+  const MemoryRows data(7);
+  absl::Mutex mutex;
+  std::vector<at::Tensor> kept[2];
+  for (std::vector<at::Tensor>& run : kept) {
+    run.resize(3);
+    RunTrainers({0, 1, 2}, Spec(OptimizerKind::kAdamW, 0.1), model,
+                [&](int rank, Trainer& trainer) {
+                  for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.Step(data, 5).ok());
+                  absl::MutexLock lock(&mutex);
+                  run[rank] = trainer.state().units[0].weights.clone();
+                });
+  }
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(kept[0][rank].equal(kept[1][rank]));
+}
+
+TEST(Trainer, WriterFails_EveryMemberReturnsItsError) {
+  const TwoLayers model;
+  RunTrainers({4, 2}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
+    CollectingWriter writer;
+    writer.failure = absl::ResourceExhaustedError("disk full");
+    const absl::Status status = trainer.GatherTo(rank == 4 ? &writer : nullptr);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_NE(status.message().find("rank 4 failed: disk full"), std::string::npos) << status;
+    CollectingWriter second;
+    EXPECT_TRUE(trainer.GatherTo(rank == 4 ? &second : nullptr).ok()) << "still usable";
+  });
+}
+
+TEST(Trainer, Memory_IsShardedStatePlusReusedBuffers) {
+  const TwoLayers model;
+  const MemoryRows data(8);
+  RunTrainers({0, 1}, Spec(OptimizerKind::kAdamW, 0), model, [&](int, Trainer& trainer) {
+    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    const MemoryUse after = trainer.memory();
+    EXPECT_EQ(after.weights_bytes, WeightsBytes(trainer.state()));
+    EXPECT_EQ(after.optimizer_bytes, 2 * after.weights_bytes);
+    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    EXPECT_EQ(trainer.memory().buffers_bytes, after.buffers_bytes);
+    EXPECT_EQ(after.peak_bytes, after.weights_bytes + after.optimizer_bytes + after.buffers_bytes);
+  });
+}
+
+}  // namespace
+}  // namespace regroup

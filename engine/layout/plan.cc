@@ -95,6 +95,7 @@ MovePlan PlanMove(const ParamTable& table, const Layout& source, const Layout& d
   Builder builder(max_copy_elements, &plan);
   Replicas replicas(source);
   std::vector<std::pair<int, int>> order;  // global rank, group index
+  order.reserve(destination.ranks.size());
   for (int index = 0; index < destination.size(); ++index) {
     order.emplace_back(destination.ranks[index], index);
   }

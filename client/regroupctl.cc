@@ -1,0 +1,25 @@
+// regroupctl: asks a Regroup cluster for engines, trains, moves and reads them. See regroupctl
+// --help.
+#include <cstdio>
+#include <exception>
+
+#include "CLI/CLI.hpp"
+#include "client/commands.h"
+#include "client/errors.h"
+#include "client/interrupt.h"
+#include "client/session.h"
+
+int main(int argc, char** argv) {
+  try {
+    regroup::Session session(regroup::Interrupt::Install());
+    CLI::App app("Asks a Regroup cluster for engines, trains, moves and reads them.", "regroupctl");
+    regroup::AddCommands(&app, &session);
+    const absl::Status status = regroup::RunCommandLine(&app, &session, argc, argv);
+    if (status.ok()) return regroup::kExitOk;
+    std::fprintf(stderr, "%s\n", regroup::ErrorLine(status, session.server).c_str());
+    return regroup::ExitCodeOf(status);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "regroupctl: %s\n", regroup::OneLine(error.what()).c_str());
+    return regroup::kExitRefused;
+  }
+}

@@ -1,0 +1,652 @@
+// The real binary against a Control service in this process.
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "client/child_process.h"
+#include "client/fake_control.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+using Json = nlohmann::json;
+
+v1::Operation MakeOperation(const std::string& kind, bool done) {
+  v1::Operation operation;
+  operation.set_id("op-1");
+  operation.set_kind(kind);
+  operation.set_engine("actor");
+  operation.set_phase(done ? "done" : "load");
+  operation.set_done(done);
+  operation.set_seconds(3.1);
+  operation.set_bytes_moved(done ? 200000000 : 50000000);
+  operation.set_bytes_total(200000000);
+  return operation;
+}
+
+grpc::Status WatchToTheEnd(grpc::ServerContext*, const v1::GetOperationRequest&,
+                           grpc::ServerWriter<v1::Operation>* writer) {
+  writer->Write(MakeOperation("create", false));
+  writer->Write(MakeOperation("create", true));
+  return grpc::Status::OK;
+}
+
+grpc::Status FailedWatch(v1::ErrorReason reason, absl::StatusCode code, const std::string& message,
+                         grpc::ServerWriter<v1::Operation>* writer) {
+  v1::Operation operation = MakeOperation("create", true);
+  operation.set_phase("form");
+  operation.set_error(message);
+  operation.set_error_code(static_cast<int>(code));
+  operation.mutable_error_detail()->set_reason(reason);
+  writer->Write(operation);
+  return grpc::Status::OK;
+}
+
+class RegroupctlTest : public ::testing::Test {
+ protected:
+  struct Result {
+    int code;
+    std::string out, err;
+  };
+
+  std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& arguments,
+                                      bool terminal = false,
+                                      std::vector<std::string> environment = {}) {
+    environment.push_back("REGROUP_SERVER=" + server_.target());
+    return std::make_unique<ChildProcess>(
+        "client/regroupctl", arguments,
+        ChildProcess::Options{std::move(environment), terminal, ""});
+  }
+
+  Result RunCtl(const std::vector<std::string>& arguments) {
+    const auto child = Start(arguments);
+    const int code = child->Wait();
+    return {code, child->out(), child->err()};
+  }
+
+  // Accepts every create, and keeps what was asked for.
+  void AcceptCreate() {
+    server_.create_engine = [this](grpc::ServerContext*, const v1::CreateEngineRequest& request,
+                                   v1::Operation* operation) {
+      created_ = request;
+      *operation = MakeOperation("create", false);
+      return grpc::Status::OK;
+    };
+    server_.watch_operation = WatchToTheEnd;
+    server_.describe_engine = [](grpc::ServerContext*, const v1::DescribeEngineRequest& request,
+                                 v1::Engine* engine) {
+      engine->set_name(request.name());
+      engine->set_parameters(134515008);
+      engine->set_step(2);
+      return grpc::Status::OK;
+    };
+  }
+
+  FakeControl server_;
+  v1::CreateEngineRequest created_;
+  const std::vector<std::string> create_ = {
+      "engine",   "create", "actor", "--ranks=2,1", "--model=mlp:in=8,hidden=16,layers=2,out=4",
+      "--lr=1e-5"};
+};
+
+TEST_F(RegroupctlTest, Create_WaitsAndSaysWhatWasMade) {
+  AcceptCreate();
+  const Result result = RunCtl(create_);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "engine actor created on ranks 2,1 (134.5 M parameters) in 3.1 s\n");
+  EXPECT_EQ(result.err, "");
+}
+
+TEST_F(RegroupctlTest, Create_SendsTheSpecWithItsDefaults) {
+  AcceptCreate();
+  ASSERT_EQ(RunCtl(create_).code, 0);
+  EXPECT_EQ(created_.request_id().size(), 32);
+  const v1::EngineSpec& spec = created_.spec();
+  EXPECT_EQ(spec.name(), "actor");
+  EXPECT_EQ(spec.model(), "mlp:in=8,hidden=16,layers=2,out=4");
+  EXPECT_EQ(spec.role(), v1::ROLE_TRAIN);
+  EXPECT_EQ(spec.dtype(), v1::DTYPE_UNSPECIFIED);
+  EXPECT_EQ(spec.layout().ranks(0), 2);
+  EXPECT_EQ(spec.layout().dp(), 0);
+  EXPECT_EQ(spec.optimizer().name(), "adamw");
+  EXPECT_EQ(spec.optimizer().learning_rate(), 1e-5);
+  EXPECT_EQ(spec.optimizer().beta1(), 0.9);
+  EXPECT_EQ(spec.optimizer().beta2(), 0.999);
+  EXPECT_EQ(spec.optimizer().eps(), 1e-8);
+  EXPECT_EQ(spec.optimizer().weight_decay(), 0.01);
+  EXPECT_EQ(spec.clip_norm(), 0);
+  EXPECT_EQ(spec.checks(), v1::CHECK_LEVEL_BASIC);
+  EXPECT_EQ(spec.timeout().seconds(), 30);
+  EXPECT_FALSE(created_.dry_run());
+}
+
+TEST_F(RegroupctlTest, Create_SendsEveryFlag) {
+  AcceptCreate();
+  ASSERT_EQ(RunCtl({"engine",
+                    "create",
+                    "actor",
+                    "--ranks=0-3",
+                    "--model=random:/m",
+                    "--optimizer=sgd",
+                    "--lr=0.5",
+                    "--momentum=0.9",
+                    "--weight-decay=0.1",
+                    "--clip-norm=1",
+                    "--seed=7",
+                    "--dp=2",
+                    "--tp=2",
+                    "--ep=1",
+                    "--dtype=bf16",
+                    "--recompute",
+                    "--checks=full",
+                    "--timeout=1500ms",
+                    "--shard-over=a:ep",
+                    "--shard-over",
+                    "b:dp",
+                    "--dry-run"})
+                .code,
+            0);
+  const v1::EngineSpec& spec = created_.spec();
+  EXPECT_EQ(spec.model(), "random:/m");
+  EXPECT_EQ(spec.optimizer().name(), "sgd");
+  EXPECT_EQ(spec.optimizer().momentum(), 0.9);
+  EXPECT_EQ(spec.optimizer().weight_decay(), 0.1);
+  EXPECT_EQ(spec.clip_norm(), 1);
+  EXPECT_EQ(spec.seed(), 7);
+  EXPECT_EQ(spec.layout().dp(), 2);
+  EXPECT_EQ(spec.layout().tp(), 2);
+  EXPECT_EQ(spec.layout().ep(), 1);
+  EXPECT_EQ(spec.dtype(), v1::DTYPE_BF16);
+  EXPECT_TRUE(spec.recompute());
+  EXPECT_EQ(spec.checks(), v1::CHECK_LEVEL_FULL);
+  EXPECT_EQ(spec.timeout().seconds(), 1);
+  EXPECT_EQ(spec.timeout().nanos(), 500000000);
+  ASSERT_EQ(spec.shard_over_size(), 2);
+  EXPECT_EQ(spec.shard_over(1), "b:dp");
+  EXPECT_TRUE(created_.dry_run());
+}
+
+TEST_F(RegroupctlTest, Create_Infer_HasNoOptimizer) {
+  AcceptCreate();
+  ASSERT_EQ(
+      RunCtl({"engine", "create", "actor", "--ranks=3", "--model=mlp:x", "--role=infer"}).code, 0);
+  EXPECT_EQ(created_.spec().role(), v1::ROLE_INFER);
+  EXPECT_FALSE(created_.spec().has_optimizer());
+}
+
+TEST_F(RegroupctlTest, Create_NoWait_PrintsTheOperationAtOnce) {
+  AcceptCreate();
+  std::vector<std::string> arguments = create_;
+  arguments.emplace_back("--no-wait");
+  EXPECT_EQ(RunCtl(arguments).out,
+            "operation op-1 accepted: create actor (regroupctl operation watch op-1)\n");
+  arguments.insert(arguments.begin(), {"-o", "json"});
+  const Result result = RunCtl(arguments);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(Json::parse(result.out)["done"], false);
+  EXPECT_EQ(server_.CountCalls("WatchOperation"), 0);
+}
+
+TEST_F(RegroupctlTest, Create_Json_IsTheFinishedOperation) {
+  AcceptCreate();
+  std::vector<std::string> arguments = create_;
+  arguments.insert(arguments.end(), {"-o", "json"});
+  const Result result = RunCtl(arguments);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
+  const Json operation = Json::parse(result.out);
+  EXPECT_EQ(operation["id"], "op-1");
+  EXPECT_EQ(operation["done"], true);
+  EXPECT_EQ(operation["error"], "");
+  EXPECT_EQ(operation["seconds"], 3.1);
+}
+
+TEST_F(RegroupctlTest, Create_OnATerminal_ShowsProgressAndClearsIt) {
+  AcceptCreate();
+  const auto child = Start(create_, /*terminal=*/true, {"TERM=xterm"});
+  EXPECT_EQ(child->Wait(), 0);
+  EXPECT_NE(child->out().find("create actor: load █████░"), std::string::npos) << child->out();
+  EXPECT_NE(child->out().find("50.0 MB of 200.0 MB"), std::string::npos) << child->out();
+  EXPECT_NE(child->out().find("\r\x1b[Kengine actor created"), std::string::npos) << child->out();
+}
+
+TEST_F(RegroupctlTest, Refused_IsOneWithTheServersWords) {
+  server_.create_engine = [](grpc::ServerContext*, const v1::CreateEngineRequest&, v1::Operation*) {
+    return ToGrpc(MakeError(absl::StatusCode::kAlreadyExists, "engine \"actor\" exists",
+                            v1::ERROR_REASON_INVALID_FIELD));
+  };
+  const Result result = RunCtl(create_);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "regroupctl: engine \"actor\" exists\n");
+}
+
+TEST_F(RegroupctlTest, NotAvailable_IsOne) {
+  server_.create_engine = [](grpc::ServerContext*, const v1::CreateEngineRequest&, v1::Operation*) {
+    return ToGrpc(NotAvailable("--tp=2"));
+  };
+  const Result result = RunCtl(create_);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err, "regroupctl: not available in this version: --tp=2\n");
+}
+
+TEST_F(RegroupctlTest, RanksDisagree_IsFour) {
+  AcceptCreate();
+  server_.watch_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&,
+                               grpc::ServerWriter<v1::Operation>* writer) {
+    return FailedWatch(v1::ERROR_REASON_RANKS_DISAGREE, absl::StatusCode::kAborted,
+                       "digests differ", writer);
+  };
+  const Result result = RunCtl(create_);
+  EXPECT_EQ(result.code, 4);
+  EXPECT_EQ(
+      result.err,
+      "regroupctl: digests differ (engine actor, phase form; regroupctl engine trace actor)\n");
+}
+
+TEST_F(RegroupctlTest, RankLost_IsOneThoughUnavailable) {
+  AcceptCreate();
+  server_.watch_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&,
+                               grpc::ServerWriter<v1::Operation>* writer) {
+    return FailedWatch(v1::ERROR_REASON_RANK_LOST, absl::StatusCode::kUnavailable, "rank 1 is lost",
+                       writer);
+  };
+  std::vector<std::string> arguments = create_;
+  arguments.insert(arguments.end(), {"-o", "json"});
+  const Result result = RunCtl(arguments);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(Json::parse(result.out)["error"], "rank 1 is lost");
+  EXPECT_NE(result.err.find("regroupctl: rank 1 is lost ("), std::string::npos);
+}
+
+TEST_F(RegroupctlTest, ServerGone_IsThree) {
+  server_.Stop();
+  const Result result = RunCtl({"status"});
+  EXPECT_EQ(result.code, 3);
+  EXPECT_NE(result.err.find("no answer from " + server_.target()), std::string::npos);
+}
+
+TEST_F(RegroupctlTest, ServerDiesDuringTrain_IsThree) {
+  server_.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>* writer) {
+    writer->Write(v1::TrainRecord());
+    FakeControl::WaitUntilCancelled(context);
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+  };
+  const auto child = Start({"train", "actor", "--data=d", "--steps=2", "--batch=1"});
+  ASSERT_TRUE(child->WaitForOutput("tokens/s"));
+  server_.Stop();
+  EXPECT_EQ(child->Wait(), 3) << child->err();
+}
+
+TEST_F(RegroupctlTest, Wait_CtrlC_LeavesTheOperationAndNamesIt) {
+  AcceptCreate();
+  server_.watch_operation = [](grpc::ServerContext* context, const v1::GetOperationRequest&,
+                               grpc::ServerWriter<v1::Operation>*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start(create_);
+  ASSERT_TRUE(server_.WaitForCalls("WatchOperation", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 1);
+  EXPECT_EQ(
+      child->err(),
+      "regroupctl: stopped waiting; operation op-1 goes on (create actor; regroupctl operation "
+      "watch op-1)\n");
+  EXPECT_EQ(server_.CountCalls("CancelOperation"), 0);
+}
+
+class TrainTest : public RegroupctlTest {
+ protected:
+  // Writes one record, then trains until it is cancelled; its operation ends only after that.
+  void TrainUntilCancelled() {
+    server_.train = [this](grpc::ServerContext* context, const v1::TrainRequest&,
+                           grpc::ServerWriter<v1::TrainRecord>* writer) {
+      v1::TrainRecord record;
+      record.set_step(1);
+      record.set_loss(2.5);
+      writer->Write(record);
+      EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+      ended_.Notify();
+      return grpc::Status::CANCELLED;
+    };
+    server_.list_operations = [](grpc::ServerContext*, const v1::ListOperationsRequest&,
+                                 v1::ListOperationsResponse* response) {
+      *response->add_operations() = MakeOperation("create", true);
+      v1::Operation* operation = response->add_operations();
+      *operation = MakeOperation("train", false);
+      operation->set_id("op-2");
+      return grpc::Status::OK;
+    };
+    server_.watch_operation = [this](grpc::ServerContext*, const v1::GetOperationRequest& request,
+                                     grpc::ServerWriter<v1::Operation>* writer) {
+      EXPECT_EQ(request.id(), "op-2");
+      EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(kTestDeadline));
+      v1::Operation operation = MakeOperation("train", true);
+      operation.set_error("cancelled");
+      writer->Write(operation);
+      return grpc::Status::OK;
+    };
+    server_.describe_engine = [](grpc::ServerContext*, const v1::DescribeEngineRequest&,
+                                 v1::Engine* engine) {
+      engine->set_step(2);
+      return grpc::Status::OK;
+    };
+  }
+
+  absl::Notification ended_;
+  const std::vector<std::string> train_ = {"train", "actor", "--data=d", "--steps=20", "--batch=4"};
+};
+
+TEST_F(TrainTest, Records_AreALineAStep) {
+  v1::TrainRequest asked;
+  server_.train = [&](grpc::ServerContext*, const v1::TrainRequest& request,
+                      grpc::ServerWriter<v1::TrainRecord>* writer) {
+    asked = request;
+    for (int step = 1; step <= 2; ++step) {
+      v1::TrainRecord record;
+      record.set_step(step);
+      record.set_loss(2.5);
+      record.set_tokens(512);
+      record.set_seconds(2);
+      writer->Write(record);
+    }
+    return grpc::Status::OK;
+  };
+  const std::vector<std::string> arguments = {"train",     "actor",     "--data=/d/t.u16.bin",
+                                              "--steps=2", "--batch=4", "--seq=128"};
+  const Result table = RunCtl(arguments);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_EQ(table.out,
+            "    step         loss    grad norm     tokens    seconds    tokens/s\n"
+            "       1          2.5            0        512      2.000       256.0\n"
+            "       2          2.5            0        512      2.000       256.0\n"
+            "2 steps in 4.0 s, 256.0 tokens/s\n");
+  EXPECT_EQ(asked.name(), "actor");
+  EXPECT_EQ(asked.data(), "/d/t.u16.bin");
+  EXPECT_EQ(asked.steps(), 2);
+  EXPECT_EQ(asked.batch(), 4);
+  EXPECT_EQ(asked.seq(), 128);
+  EXPECT_EQ(asked.accumulate(), 1);
+
+  std::vector<std::string> with_json = arguments;
+  with_json.insert(with_json.begin(), {"-o", "json"});
+  const Result json = RunCtl(with_json);
+  EXPECT_EQ(json.code, 0);
+  const size_t end = json.out.find('\n');
+  const Json first = Json::parse(json.out.substr(0, end));
+  EXPECT_EQ(first["step"], 1);
+  EXPECT_EQ(first["skipped"], false);
+  EXPECT_EQ(Json::parse(json.out.substr(end + 1))["step"], 2);
+}
+
+TEST_F(TrainTest, OnATerminal_HasTheTimeLeft) {
+  server_.train = [](grpc::ServerContext*, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>* writer) {
+    v1::TrainRecord record;
+    record.set_seconds(2);
+    writer->Write(record);
+    return grpc::Status::OK;
+  };
+  const auto child = Start(train_, /*terminal=*/true);
+  EXPECT_EQ(child->Wait(), 0);
+  EXPECT_NE(child->out().find("tokens/s  left"), std::string::npos) << child->out();
+  EXPECT_NE(child->out().find("38.0 s"), std::string::npos) << child->out();
+}
+
+TEST_F(TrainTest, CtrlC_EndsAfterTheStepAndSaysWhich) {
+  TrainUntilCancelled();
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_EQ(child->err(), "stopped after step 2 (1 of 20 steps shown)\n");
+}
+
+TEST_F(TrainTest, CtrlC_BeforeTheFirstStep_WaitsForNobody) {
+  TrainUntilCancelled();
+  server_.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start(train_);
+  ASSERT_TRUE(server_.WaitForCalls("Train", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0);
+  EXPECT_EQ(child->err(), "stopped before the first step was done; engine actor is at step 2\n");
+  EXPECT_EQ(server_.CountCalls("WatchOperation"), 0);
+}
+
+TEST_F(TrainTest, SecondCtrlC_ExitsAtOnce) {
+  TrainUntilCancelled();
+  server_.list_operations = [](grpc::ServerContext* context, const v1::ListOperationsRequest&,
+                               v1::ListOperationsResponse*) {
+    FakeControl::WaitUntilCancelled(context);
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  ASSERT_TRUE(server_.WaitForCalls("ListOperations", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 130);
+}
+
+TEST_F(TrainTest, CancelledByTheServer_IsAnError) {
+  server_.train = [](grpc::ServerContext*, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>*) {
+    return ToGrpc(MakeError(absl::StatusCode::kCancelled, "engine actor was deleted",
+                            v1::ERROR_REASON_CANCELLED));
+  };
+  const Result result = RunCtl(train_);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err, "regroupctl: engine actor was deleted\n");
+}
+
+class GenerateTest : public RegroupctlTest {
+ protected:
+  void Echo() {
+    server_.generate = [this](grpc::ServerContext*, const v1::GenerateRequest& request,
+                              grpc::ServerWriter<v1::GenerateResponse>* writer) {
+      asked_ = request;
+      v1::GenerateResponse response;
+      response.set_done(true);
+      for (const v1::Prompt& prompt : request.prompts()) {
+        v1::Output* output = response.add_outputs();
+        *output->mutable_tokens() = prompt.tokens();
+        output->add_logprobs(-0.5);
+        output->set_weights_version(3);
+        output->set_finish_reason(v1::FINISH_REASON_STOP);
+      }
+      writer->Write(response);
+      return grpc::Status::OK;
+    };
+  }
+
+  v1::GenerateRequest asked_;
+};
+
+TEST_F(GenerateTest, Json_HasOutputs) {
+  Echo();
+  const Result result = RunCtl({"-o", "json", "generate", "rollout", "--tokens=5,6",
+                                "--max-tokens=4", "--temperature=0.5", "--top-p=0.9", "--top-k=3",
+                                "--seed=9", "--stop-token=1", "--stop-token=2"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "{\"outputs\":[{\"tokens\":[5,6],\"logprobs\":[-0.5],\"weightsVersion\":3,"
+            "\"finishReason\":\"STOP\"}]}\n");
+  EXPECT_EQ(asked_.max_tokens(), 4);
+  EXPECT_EQ(asked_.temperature(), 0.5);
+  EXPECT_EQ(asked_.top_p(), 0.9);
+  EXPECT_EQ(asked_.top_k(), 3);
+  EXPECT_EQ(asked_.seed(), 9);
+  EXPECT_EQ(asked_.stop_tokens_size(), 2);
+}
+
+TEST_F(GenerateTest, TokensFile_IsAPromptALine) {
+  Echo();
+  const std::string path = ::testing::TempDir() + "/prompts";
+  std::ofstream(path) << "[1,2]\n[3]\n";
+  const Result result = RunCtl({"generate", "rollout", "--tokens-file=" + path, "--max-tokens=4"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(
+      result.out.find("output 1: 1 token, STOP, mean logprob -0.5000, weights version 3\n  3\n"),
+      std::string::npos)
+      << result.out;
+  EXPECT_EQ(asked_.temperature(), 0);
+  EXPECT_EQ(asked_.top_p(), 1);
+}
+
+TEST_F(GenerateTest, CtrlC_Cancels) {
+  server_.generate = [](grpc::ServerContext* context, const v1::GenerateRequest&,
+                        grpc::ServerWriter<v1::GenerateResponse>*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start({"generate", "rollout", "--tokens=1", "--max-tokens=4"});
+  ASSERT_TRUE(server_.WaitForCalls("Generate", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 1);
+  EXPECT_EQ(child->err(), "regroupctl: generation cancelled\n");
+}
+
+TEST_F(RegroupctlTest, Lists_HaveTheirObject) {
+  server_.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
+                          v1::GetStatusResponse* response) {
+    response->add_nodes()->set_node("a");
+    v1::Rank* rank = response->add_ranks();
+    rank->set_state(v1::RANK_STATE_READY);
+    rank->add_engines("actor");
+    v1::Engine* engine = response->add_engines();
+    engine->set_name("actor");
+    engine->set_role(v1::ROLE_TRAIN);
+    engine->set_state(v1::ENGINE_STATE_READY);
+    engine->add_ranks(0);
+    engine->set_uid("12345678901234567890");
+    return grpc::Status::OK;
+  };
+  const Json ranks = Json::parse(RunCtl({"-o", "json", "rank", "list"}).out);
+  EXPECT_EQ(ranks["ranks"][0]["state"], "READY");
+  EXPECT_EQ(ranks["ranks"][0]["engines"][0], "actor");
+  EXPECT_EQ(Json::parse(RunCtl({"node", "list", "-o", "json"}).out)["nodes"][0]["node"], "a");
+  const Json engines = Json::parse(RunCtl({"-o", "json", "engine", "list"}).out);
+  EXPECT_EQ(engines["engines"][0]["role"], "TRAIN");
+  EXPECT_EQ(engines["engines"][0]["uid"], "12345678901234567890");
+  const Json status = Json::parse(RunCtl({"status", "-ojson"}).out);
+  EXPECT_EQ(status.size(), 4);
+  EXPECT_TRUE(status["operations"].empty());
+  EXPECT_NE(RunCtl({"status"}).out.find("■ T*"), std::string::npos);
+}
+
+TEST_F(RegroupctlTest, Color_OnlyOnATerminalWithoutNoColor) {
+  server_.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
+                          v1::GetStatusResponse* response) {
+    response->add_ranks()->set_state(v1::RANK_STATE_READY);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(RunCtl({"rank", "list"}).out.find('\x1b'), std::string::npos);
+  const auto colored = Start({"rank", "list"}, /*terminal=*/true, {"TERM=xterm"});
+  EXPECT_EQ(colored->Wait(), 0);
+  EXPECT_NE(colored->out().find("\x1b[32mREADY"), std::string::npos) << colored->out();
+  const auto plain = Start({"rank", "list"}, /*terminal=*/true, {"TERM=xterm", "NO_COLOR=1"});
+  EXPECT_EQ(plain->Wait(), 0);
+  EXPECT_EQ(plain->out().find('\x1b'), std::string::npos) << plain->out();
+}
+
+TEST_F(RegroupctlTest, Operation_WatchEndsAsItDoes) {
+  server_.watch_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&,
+                               grpc::ServerWriter<v1::Operation>* writer) {
+    writer->Write(MakeOperation("create", false));
+    return FailedWatch(v1::ERROR_REASON_MEMORY, absl::StatusCode::kResourceExhausted, "no memory",
+                       writer);
+  };
+  const Result result = RunCtl({"-o", "json", "operation", "watch", "op-1"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2);
+  EXPECT_NE(result.err.find("no memory"), std::string::npos);
+}
+
+TEST_F(RegroupctlTest, Operation_DescribeOfAFailedOne_Works) {
+  server_.get_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&,
+                             v1::Operation* operation) {
+    *operation = MakeOperation("create", true);
+    operation->set_error("no memory");
+    return grpc::Status::OK;
+  };
+  const Result result = RunCtl({"-o", "json", "operation", "describe", "op-1"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(Json::parse(result.out)["error"], "no memory");
+}
+
+TEST_F(RegroupctlTest, Operation_CancelWaitsForTheEnd) {
+  v1::Operation end = MakeOperation("relayout", true);
+  server_.cancel_operation = [](grpc::ServerContext*, const v1::CancelOperationRequest& request,
+                                v1::Operation* operation) {
+    EXPECT_EQ(request.request_id().size(), 32);
+    *operation = MakeOperation("relayout", false);
+    return grpc::Status::OK;
+  };
+  server_.watch_operation = [&](grpc::ServerContext*, const v1::GetOperationRequest&,
+                                grpc::ServerWriter<v1::Operation>* writer) {
+    writer->Write(end);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(RunCtl({"operation", "cancel", "op-1"}).code, 1);  // it was faster
+  end.set_error("cancelled");
+  end.set_error_code(static_cast<int>(absl::StatusCode::kCancelled));
+  const Result result = RunCtl({"operation", "cancel", "op-1"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "operation op-1 cancelled after 3.1 s\n");
+}
+
+TEST_F(RegroupctlTest, Moves_SendWhatWasAsked) {
+  v1::RelayoutEngineRequest relayout;
+  v1::SyncEngineRequest sync;
+  v1::ExportEngineRequest exported;
+  server_.relayout_engine = [&](grpc::ServerContext*, const v1::RelayoutEngineRequest& request,
+                                v1::Operation* operation) {
+    relayout = request;
+    *operation = MakeOperation("relayout", true);
+    operation->set_detail("2 -> 3 ranks, 538.1 MB moved");
+    return grpc::Status::OK;
+  };
+  server_.sync_engine = [&](grpc::ServerContext*, const v1::SyncEngineRequest& request,
+                            v1::Operation* operation) {
+    sync = request;
+    *operation = MakeOperation("sync", true);
+    return grpc::Status::OK;
+  };
+  server_.export_engine = [&](grpc::ServerContext*, const v1::ExportEngineRequest& request,
+                              v1::Operation* operation) {
+    exported = request;
+    *operation = MakeOperation("export", true);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(RunCtl({"engine", "relayout", "actor", "--ranks=0-2", "--if-generation=4",
+                    "--staging-mb=2", "--in-place", "--dry-run"})
+                .out,
+            "engine actor moved to ranks 0-2 (2 -> 3 ranks, 538.1 MB moved) in 3.1 s\n");
+  EXPECT_EQ(relayout.layout().ranks_size(), 3);
+  EXPECT_EQ(relayout.expected_generation(), 4);
+  EXPECT_EQ(relayout.staging_bytes(), 2 << 20);
+  EXPECT_TRUE(relayout.in_place());
+  EXPECT_TRUE(relayout.dry_run());
+  EXPECT_EQ(RunCtl({"engine", "sync", "actor", "rollout"}).out,
+            "weights of actor copied into rollout (200.0 MB moved) in 3.1 s\n");
+  EXPECT_EQ(sync.source(), "actor");
+  EXPECT_EQ(sync.destination(), "rollout");
+  EXPECT_EQ(RunCtl({"export", "actor", "/x/../out/"}).code, 0);
+  EXPECT_EQ(exported.directory(), "/out");
+}
+
+}  // namespace
+}  // namespace regroup

@@ -1,0 +1,72 @@
+// One server stream, read on the calling thread, that can be cancelled and that notices a silent
+// server.
+#ifndef CLIENT_STREAM_H_
+#define CLIENT_STREAM_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/completion_queue.h"
+#include "grpcpp/support/async_stream.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+
+// Waits for the one event that is outstanding on a queue of its own. Not thread safe.
+class StreamPump {
+ public:
+  // `probe` is called when nothing has arrived for `probe_after`; if it fails, the stream is given
+  // up.
+  StreamPump(grpc::ClientContext* context, const absl::Notification* cancel,
+             absl::Duration probe_after, std::function<absl::Status()> probe);
+  ~StreamPump();
+  StreamPump(const StreamPump&) = delete;
+  StreamPump& operator=(const StreamPump&) = delete;
+
+  grpc::CompletionQueue* queue() { return &queue_; }
+
+  // Blocks until the outstanding event has come, and says whether it succeeded.
+  bool Next();
+
+  // The probe's error, if the stream was given up because of it.
+  const absl::Status& given_up() const { return given_up_; }
+
+ private:
+  void CancelCall();
+
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext* const context_;
+  const absl::Notification* const cancel_;
+  const absl::Duration probe_after_;
+  const std::function<absl::Status()> probe_;
+  bool cancelled_ = false;
+  absl::Status given_up_;
+};
+
+// Reads `reader`, which was prepared on pump->queue(), to its end; returns how it ended.
+template <class Message>
+absl::Status ReadStream(StreamPump* pump, std::unique_ptr<grpc::ClientAsyncReader<Message>> reader,
+                        const std::function<void(Message)>& on_message) {
+  void* const tag = reader.get();
+  reader->StartCall(tag);
+  bool more = pump->Next();
+  while (more) {
+    Message message;
+    reader->Read(&message, tag);
+    more = pump->Next();
+    if (more) on_message(std::move(message));
+  }
+  grpc::Status status;
+  reader->Finish(&status, tag);
+  pump->Next();
+  return pump->given_up().ok() ? FromGrpc(status) : pump->given_up();
+}
+
+}  // namespace regroup
+
+#endif  // CLIENT_STREAM_H_

@@ -1,0 +1,43 @@
+#include "client/train_view.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/errors.h"
+#include "client/human.h"
+
+namespace regroup {
+namespace {
+
+std::string Rate(int64_t tokens, double seconds) {
+  return seconds > 0 ? absl::StrFormat("%.1f", static_cast<double>(tokens) / seconds) : "-";
+}
+
+}  // namespace
+
+std::string TrainView::Head() const {
+  return absl::StrFormat("%8s  %11s  %11s  %9s  %9s  %10s%s\n", "step", "loss", "grad norm",
+                         "tokens", "seconds", "tokens/s", time_left_ ? "  left" : "");
+}
+
+std::string TrainView::Line(const v1::TrainRecord& record) {
+  ++done_;
+  tokens_ += record.tokens();
+  seconds_ += record.seconds();
+  std::string line =
+      absl::StrFormat("%8d  %11s  %11s  %9d  %9.3f  %10s", record.step(),
+                      Significant(record.loss(), 7), Significant(record.grad_norm(), 6),
+                      record.tokens(), record.seconds(), Rate(record.tokens(), record.seconds()));
+  if (time_left_) {
+    const double mean = seconds_ / static_cast<double>(done_);
+    absl::StrAppend(&line, "  ", HumanSeconds(mean * static_cast<double>(steps_ - done_)));
+  }
+  if (record.skipped()) absl::StrAppend(&line, "  skipped: ", OneLine(record.reason()));
+  return line + "\n";
+}
+
+std::string TrainView::Summary() const {
+  return absl::StrCat(Plural(done_, "step"), " in ", HumanSeconds(seconds_), ", ",
+                      Rate(tokens_, seconds_), " tokens/s");
+}
+
+}  // namespace regroup

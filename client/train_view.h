@@ -1,0 +1,38 @@
+// A training run, a line a step.
+#ifndef CLIENT_TRAIN_VIEW_H_
+#define CLIENT_TRAIN_VIEW_H_
+
+#include <cstdint>
+#include <string>
+
+#include "regroup/v1/control.pb.h"
+
+namespace regroup {
+
+// Lays out the lines of one run of `steps` steps; `time_left` adds a column for it.
+class TrainView {
+ public:
+  TrainView(int64_t steps, bool time_left) : steps_(steps), time_left_(time_left) {}
+
+  // Titles, with the line's end.
+  std::string Head() const;
+
+  // One record, with the line's end: step, loss, gradient norm, tokens, seconds, tokens a second.
+  std::string Line(const v1::TrainRecord& record);
+
+  // "4 steps in 5.1 s, 102.3 tokens/s".
+  std::string Summary() const;
+
+  int64_t done() const { return done_; }
+
+ private:
+  const int64_t steps_;
+  const bool time_left_;
+  int64_t done_ = 0;
+  int64_t tokens_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace regroup
+
+#endif  // CLIENT_TRAIN_VIEW_H_

@@ -1,0 +1,235 @@
+#include "daemon/control/control.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/control/operations.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+
+Control::Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer)
+    : options_(options),
+      context_(std::make_unique<OperationContext>(ranks, options.timing, std::move(killer))) {
+  ranks->SetLostListener(
+      [this](const WorkerRef& ref, const std::string& how) { context_->FailEnginesOn(ref, how); });
+}
+
+Control::~Control() {
+  Shutdown(absl::InfiniteDuration());
+  context_->ranks().SetLostListener(nullptr);
+}
+
+bool Control::Shutdown(absl::Duration grace) {
+  context_->tasks().Close();
+  context_->operations().CancelAll(CancelledError("the daemon is stopping"));
+  return context_->tasks().Wait(absl::Now() + grace);
+}
+
+absl::StatusOr<v1::Operation> Control::Once(
+    const std::string& request_id, const google::protobuf::Message& request,
+    absl::FunctionRef<absl::StatusOr<std::string>()> accept) {
+  if (absl::Status status = CheckRequestId(request_id); !status.ok()) return status;
+  absl::MutexLock lock(&accept_mutex_);
+  const absl::Time now = absl::Now();
+  auto first = requests_.Find(request_id, request, now);
+  if (!first.ok()) return first.status();
+  if (first->has_value()) {
+    // The same operation, as it is now; as it was then, if it is too old to be kept.
+    const auto current = context_->operations().Get((*first)->id());
+    return current.ok() ? *current : **first;
+  }
+  const absl::StatusOr<std::string> id = accept();
+  if (!id.ok()) return id.status();
+  absl::StatusOr<v1::Operation> operation = context_->operations().Get(*id);
+  if (operation.ok()) requests_.Remember(request_id, request, *operation, now);
+  return operation;
+}
+
+absl::StatusOr<std::string> Control::OnceAsStream(
+    const std::string& request_id, const google::protobuf::Message& request,
+    absl::FunctionRef<absl::StatusOr<std::string>()> accept) {
+  bool accepted = false;
+  const absl::StatusOr<v1::Operation> operation = Once(request_id, request, [&] {
+    accepted = true;
+    return accept();
+  });
+  if (!operation.ok()) return operation.status();
+  if (accepted) return operation->id();
+  return MakeError(absl::StatusCode::kAlreadyExists,
+                   absl::StrCat("request_id '", request_id, "' was used before, by operation ",
+                                operation->id(), "; a stream is not run twice; allowed: a new id"),
+                   v1::ERROR_REASON_INVALID_FIELD);
+}
+
+absl::Status Control::CheckRoom() const {
+  if (context_->operations().Running().size() < kMaxOperations) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("too many operations run or wait; allowed: ", kMaxOperations,
+                                " at a time; try again later"),
+                   v1::ERROR_REASON_UNSPECIFIED);
+}
+
+absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name) const {
+  absl::StatusOr<EngineRecord> engine = context_->engines().Find(name);
+  if (!engine.ok()) return engine;
+  if (engine->state == v1::ENGINE_STATE_FAILED || engine->state == v1::ENGINE_STATE_DELETING) {
+    return CheckReady(*engine);
+  }
+  return engine;
+}
+
+absl::StatusOr<std::string> Control::Start(OperationTable::Plan plan,
+                                           std::function<absl::Status(OperationRun&)> body) {
+  const std::vector<uint64_t> engines = plan.engine_uids;
+  std::shared_ptr<Cancellation> cancellation = plan.cancellation;
+  if (cancellation == nullptr) cancellation = std::make_shared<Cancellation>();
+  const std::string id = context_->operations().Start(std::move(plan));
+  const bool started = StartTask([this, id, engines, cancellation, body = std::move(body)] {
+    OperationRun run(context_.get(), id, engines, cancellation);
+    context_->operations().Finish(id, body(run));
+  });
+  if (started) return id;
+  const absl::Status stopping = absl::UnavailableError("the daemon is stopping");
+  context_->operations().Finish(id, stopping);
+  return stopping;
+}
+
+absl::StatusOr<v1::Operation> Control::CreateEngine(const v1::CreateEngineRequest& request) {
+  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<v1::EngineSpec> spec = CheckCreate(request, options_.limits);
+    if (!spec.ok()) return spec.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    const absl::StatusOr<uint64_t> uid = context_->engines().Add(*spec);
+    if (!uid.ok()) return uid.status();
+    absl::StatusOr<std::string> id =
+        Start({"create", spec->name(), {*uid}, std::make_shared<Cancellation>()},
+              [uid = *uid](OperationRun& run) { return RunCreate(run, uid); });
+    if (!id.ok()) context_->engines().Apply(*uid, EngineEvent::kFormFailed).IgnoreError();
+    return id;
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::DeleteEngine(const v1::DeleteEngineRequest& request) {
+  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = context_->engines().Find(request.name());
+    if (!engine.ok()) return engine.status();
+    const uint64_t uid = engine->uid;
+    if (absl::Status status = context_->engines().Apply(uid, EngineEvent::kDelete); !status.ok()) {
+      return EngineError(status, *engine, "delete");
+    }
+    context_->operations().CancelOn(
+        uid, CancelledError(absl::StrCat("engine ", request.name(), " is being deleted")));
+    return Start(
+        {"delete", request.name(), {uid}, nullptr},
+        [uid, name = request.name()](OperationRun& run) { return RunDelete(run, uid, name); });
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::RelayoutEngine(const v1::RelayoutEngineRequest& request) {
+  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+    const auto checked = CheckRelayout(request, options_.limits);
+    if (!checked.ok()) return checked.status();
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+    if (!engine.ok()) return engine.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    return Start({"relayout", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
+                 [uid = engine->uid, request = *checked](OperationRun& run) {
+                   return RunRelayout(run, uid, request);
+                 });
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& request) {
+  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+    if (absl::Status status = CheckSync(request); !status.ok()) return status;
+    const absl::StatusOr<EngineRecord> source = FindUsable(request.source());
+    if (!source.ok()) return source.status();
+    const absl::StatusOr<EngineRecord> destination = FindUsable(request.destination());
+    if (!destination.ok()) return destination.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    return Start({"sync",
+                  request.destination(),
+                  {source->uid, destination->uid},
+                  std::make_shared<Cancellation>()},
+                 [source = source->uid, destination = destination->uid](OperationRun& run) {
+                   return RunSync(run, source, destination);
+                 });
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineRequest& request) {
+  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+    if (!engine.ok()) return engine.status();
+    if (engine->spec.role() != v1::ROLE_TRAIN) return NotAvailable("export of an inference engine");
+    const auto checked = CheckExport(request, options_.limits);
+    if (!checked.ok()) return checked.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    return Start({"export", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
+                 [uid = engine->uid, directory = checked->directory()](OperationRun& run) {
+                   return RunExport(run, uid, directory);
+                 });
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::CancelOperation(const v1::CancelOperationRequest& request) {
+  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+    const auto cancelled = context_->operations().Cancel(
+        request.id(), CancelledError(absl::StrCat("operation ", request.id(), " was cancelled")));
+    if (!cancelled.ok()) return cancelled.status();
+    return cancelled->id();
+  });
+}
+
+absl::Status Control::Train(const v1::TrainRequest& request,
+                            std::shared_ptr<Cancellation> cancellation,
+                            const std::function<bool(const v1::TrainRecord&)>& emit) {
+  v1::TrainRequest checked;
+  uint64_t uid = 0;
+  const absl::StatusOr<std::string> id =
+      OnceAsStream(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+        const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+        if (!engine.ok()) return engine.status();
+        if (engine->spec.role() != v1::ROLE_TRAIN) {
+          return MakeError(absl::StatusCode::kFailedPrecondition,
+                           absl::StrCat("engine ", request.name(),
+                                        " is an inference engine; allowed: train a trainer"),
+                           v1::ERROR_REASON_INVALID_FIELD);
+        }
+        absl::StatusOr<v1::TrainRequest> result = CheckTrain(request, options_.limits);
+        if (!result.ok()) return result.status();
+        if (absl::Status status = CheckRoom(); !status.ok()) return status;
+        checked = *std::move(result);
+        uid = engine->uid;
+        return context_->operations().Start({"train", request.name(), {uid}, cancellation});
+      });
+  if (!id.ok()) return id.status();
+  OperationRun run(context_.get(), *id, {uid}, cancellation);
+  const absl::Status status = RunTrain(run, uid, checked, emit);
+  context_->operations().Finish(*id, status);
+  return status;
+}
+
+absl::Status Control::Generate(const v1::GenerateRequest& request,
+                               std::shared_ptr<Cancellation> cancellation,
+                               const std::function<bool(const v1::GenerateResponse&)>& emit) {
+  uint64_t uid = 0;
+  const absl::StatusOr<std::string> id =
+      OnceAsStream(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+        const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+        if (!engine.ok()) return engine.status();
+        if (engine->spec.role() != v1::ROLE_INFER) return NotAvailable("generate on a trainer");
+        if (absl::Status status = CheckGenerate(request); !status.ok()) return status;
+        if (absl::Status status = CheckRoom(); !status.ok()) return status;
+        uid = engine->uid;
+        return context_->operations().Start({"generate", request.name(), {uid}, cancellation});
+      });
+  if (!id.ok()) return id.status();
+  OperationRun run(context_.get(), *id, {uid}, cancellation);
+  const absl::Status status = RunGenerate(run, uid, request, emit);
+  context_->operations().Finish(*id, status);
+  return status;
+}
+
+}  // namespace regroup

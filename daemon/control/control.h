@@ -1,0 +1,107 @@
+// The control plane: accepts requests, starts operations, answers questions. No gRPC here.
+#ifndef DAEMON_CONTROL_CONTROL_H_
+#define DAEMON_CONTROL_CONTROL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/control/cancellation.h"
+#include "daemon/control/operation_context.h"
+#include "daemon/control/request_log.h"
+#include "daemon/control/validate.h"
+#include "daemon/node/rank_table.h"
+#include "regroup/v1/control.pb.h"
+
+namespace regroup {
+
+struct ControlOptions {
+  std::string node;
+  RequestLimits limits;
+  OperationTiming timing;
+};
+
+// Thread safe. What the calls mean, and their errors, stands in control.proto.
+class Control {
+ public:
+  static constexpr size_t kMaxOperations = 256;  // that run or wait at a time, deletes aside
+
+  // `ranks` outlives this and has options.limits.ranks ranks. `killer` kills a worker and does not
+  // block.
+  Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer);
+  // Waits for all operations: call Shutdown, and end the workers, before.
+  ~Control();
+
+  // Accept a mutation: check it, start its operation and return that. They read the file system:
+  // not for threads that must not block.
+  absl::StatusOr<v1::Operation> CreateEngine(const v1::CreateEngineRequest& request);
+  absl::StatusOr<v1::Operation> DeleteEngine(const v1::DeleteEngineRequest& request);
+  absl::StatusOr<v1::Operation> RelayoutEngine(const v1::RelayoutEngineRequest& request);
+  absl::StatusOr<v1::Operation> SyncEngine(const v1::SyncEngineRequest& request);
+  absl::StatusOr<v1::Operation> ExportEngine(const v1::ExportEngineRequest& request);
+  absl::StatusOr<v1::Operation> CancelOperation(const v1::CancelOperationRequest& request);
+
+  // Block until all is over. `emit` gets each message; false from it, or the cancellation, ends it
+  // early.
+  absl::Status Train(const v1::TrainRequest& request, std::shared_ptr<Cancellation> cancellation,
+                     const std::function<bool(const v1::TrainRecord&)>& emit);
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        std::shared_ptr<Cancellation> cancellation,
+                        const std::function<bool(const v1::GenerateResponse&)>& emit);
+
+  // Questions: answered from memory, at once, whatever runs.
+  v1::GetStatusResponse Status() const;
+  absl::StatusOr<v1::Engine> DescribeEngine(const std::string& name) const;
+  // Asks the engine's lead; `done` runs once, on any thread, within `timeout`.
+  void TraceEngine(const v1::TraceEngineRequest& request, absl::Duration timeout,
+                   std::function<void(absl::StatusOr<v1::EngineTrace>)> done) const;
+  OperationTable& operations() { return context_->operations(); }
+
+  // Runs `task`, which may block, on a thread of its own; false once Shutdown was called.
+  bool StartTask(std::function<void()> task) { return context_->tasks().Start(std::move(task)); }
+
+  // Where clients reach this daemon; shown by Status.
+  void SetAddress(const std::string& address);
+
+  // Accepts nothing more, asks all operations to end, and waits for them, at most `grace`: a step
+  // that runs is finished. True if all ended.
+  bool Shutdown(absl::Duration grace);
+
+ private:
+  struct Plan;
+
+  // Answers a request that came before; else accepts it: `accept` checks it and starts its
+  // operation.
+  absl::StatusOr<v1::Operation> Once(const std::string& request_id,
+                                     const google::protobuf::Message& request,
+                                     absl::FunctionRef<absl::StatusOr<std::string>()> accept);
+  // The same for a stream, which is not answered twice.
+  absl::StatusOr<std::string> OnceAsStream(const std::string& request_id,
+                                           const google::protobuf::Message& request,
+                                           absl::FunctionRef<absl::StatusOr<std::string>()> accept);
+
+  absl::Status CheckRoom() const;
+  // The engine, if something can still become of it: not FAILED, not DELETING.
+  absl::StatusOr<EngineRecord> FindUsable(const std::string& name) const;
+  // Starts an operation that runs `body` on its own thread.
+  absl::StatusOr<std::string> Start(OperationTable::Plan plan,
+                                    std::function<absl::Status(OperationRun&)> body);
+
+  const ControlOptions options_;
+  const std::unique_ptr<OperationContext> context_;
+  mutable absl::Mutex mutex_;
+  std::string address_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex accept_mutex_;  // requests are accepted one at a time
+  RequestLog requests_ ABSL_GUARDED_BY(accept_mutex_);
+};
+
+}  // namespace regroup
+
+#endif  // DAEMON_CONTROL_CONTROL_H_

@@ -1,0 +1,109 @@
+// The questions of Control: everything here is answered from memory.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/control/control.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+// Whether the ranks of the layout hold (or are about to hold) the engine.
+bool HoldsRanks(const EngineRecord& engine) {
+  return engine.state != v1::ENGINE_STATE_FAILED && engine.state != v1::ENGINE_STATE_GONE;
+}
+
+}  // namespace
+
+void Control::SetAddress(const std::string& address) {
+  absl::MutexLock lock(&mutex_);
+  address_ = address;
+}
+
+v1::GetStatusResponse Control::Status() const {
+  v1::GetStatusResponse response;
+  std::map<int, std::vector<std::string>> engines_of_rank;
+  for (const EngineRecord& engine : context_->engines().List()) {
+    *response.add_engines() = ToProto(engine);
+    if (!HoldsRanks(engine)) continue;
+    for (int rank : engine.spec.layout().ranks()) {
+      engines_of_rank[rank].push_back(engine.spec.name());
+    }
+  }
+  v1::Node& node = *response.add_nodes();
+  node.set_node(options_.node);
+  node.set_state(v1::NODE_STATE_READY);
+  {
+    absl::MutexLock lock(&mutex_);
+    node.set_address(address_);
+  }
+  for (const RankInfo& info : context_->ranks().List()) {
+    node.add_ranks(info.rank);
+    v1::Rank& rank = *response.add_ranks();
+    rank.set_rank(info.rank);
+    rank.set_node(options_.node);
+    rank.set_pid(info.pid);
+    rank.set_state(info.state);
+    rank.set_error(info.error);
+    rank.set_rss_bytes(info.rss_bytes);
+    if (info.incarnation != 0) rank.set_incarnation(absl::StrCat(info.incarnation));
+    for (const std::string& name : engines_of_rank[info.rank]) rank.add_engines(name);
+  }
+  for (const v1::Operation& operation : context_->operations().Running()) {
+    *response.add_operations() = operation;
+  }
+  return response;
+}
+
+absl::StatusOr<v1::Engine> Control::DescribeEngine(const std::string& name) const {
+  const absl::StatusOr<EngineRecord> record = context_->engines().Find(name);
+  if (!record.ok()) return record.status();
+  v1::Engine engine = ToProto(*record);
+  *engine.mutable_groups() = {record->groups.begin(), record->groups.end()};
+  for (const WorkerRef& member : record->members) {
+    const auto held = context_->ranks().Held(member, record->uid);
+    if (!held.has_value()) continue;
+    v1::RankMemory& memory = *engine.add_memory();
+    memory = held->memory();
+    memory.set_rank(member.rank);
+  }
+  return engine;
+}
+
+void Control::TraceEngine(const v1::TraceEngineRequest& request, absl::Duration timeout,
+                          std::function<void(absl::StatusOr<v1::EngineTrace>)> done) const {
+  if (request.flight()) {
+    done(NotAvailable("--flight"));
+    return;
+  }
+  const absl::StatusOr<EngineRecord> engine = context_->engines().Find(request.name());
+  if (!engine.ok()) {
+    done(engine.status());
+    return;
+  }
+  if (engine->members.empty() || !HoldsRanks(*engine)) {
+    done(EngineError(CheckReady(*engine), *engine, "trace"));
+    return;
+  }
+  const WorkerRef lead = engine->members.front();
+  const auto client = context_->ranks().Find(lead);
+  if (!client.ok()) {
+    done(EngineError(client.status(), *engine, "trace"));
+    return;
+  }
+  (*client)->GetTrace(
+      engine->uid, timeout,
+      [engine = *engine, lead, done = std::move(done)](absl::StatusOr<v1::EngineTrace> trace) {
+        if (!trace.ok()) {
+          done(EngineError(trace.status(), engine, "trace"));
+          return;
+        }
+        trace->set_engine(engine.spec.name());
+        trace->set_rank(lead.rank);
+        done(std::move(trace));
+      });
+}
+
+}  // namespace regroup

@@ -1,0 +1,46 @@
+// The folders of this machine that requests may name files in.
+#ifndef DAEMON_CONTROL_DATA_ROOTS_H_
+#define DAEMON_CONTROL_DATA_ROOTS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace regroup {
+
+// Const after Make; thread safe. Paths are resolved before they are judged, so neither ".." nor a
+// symbolic link leads outside; what is resolved is what workers are given.
+class DataRoots {
+ public:
+  DataRoots() = default;  // none: every path is refused
+
+  // Errors: INVALID_ARGUMENT naming --data-root, the value and what is allowed (an existing
+  // folder).
+  static absl::StatusOr<DataRoots> Make(const std::vector<std::string>& folders);
+
+  // `flag` is what the user gave the path with. Errors, each naming flag, value and what is
+  // allowed: INVALID_ARGUMENT (not absolute, not under a root, not of the kind asked for),
+  // NOT_FOUND.
+  absl::StatusOr<std::string> ResolveFile(absl::string_view flag, const std::string& path) const;
+  absl::StatusOr<std::string> ResolveFolder(absl::string_view flag, const std::string& path) const;
+
+  // A folder that need not exist yet; the one that it lies in does.
+  absl::StatusOr<std::string> ResolveNewFolder(absl::string_view flag,
+                                               const std::string& path) const;
+
+ private:
+  absl::Status CheckForm(absl::string_view flag, const std::string& path) const;
+  absl::Status Outside(absl::string_view flag, const std::string& path) const;
+  bool Contains(const std::string& path) const;
+  // realpath of an existing path, under a root.
+  absl::StatusOr<std::string> Resolve(absl::string_view flag, const std::string& path) const;
+
+  std::vector<std::string> given_;
+  std::vector<std::string> resolved_;
+};
+
+}  // namespace regroup
+
+#endif  // DAEMON_CONTROL_DATA_ROOTS_H_

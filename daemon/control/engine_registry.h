@@ -1,0 +1,87 @@
+// The engines, by name: what they are, where they lie and how they are. The only place that changes
+// that.
+#ifndef DAEMON_CONTROL_ENGINE_REGISTRY_H_
+#define DAEMON_CONTROL_ENGINE_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "daemon/control/engine_state.h"
+#include "daemon/node/worker_client.h"
+#include "regroup/v1/control.pb.h"
+
+namespace regroup {
+
+struct EngineRecord {
+  uint64_t uid = 0;     // never used twice
+  v1::EngineSpec spec;  // complete; spec.layout is the present one
+  v1::EngineState state = v1::ENGINE_STATE_PLANNED;
+  absl::Status failure;            // why it is FAILED
+  std::vector<WorkerRef> members;  // the processes that hold it, in the layout's order
+  int64_t generation = 0;
+  int64_t step = 0;
+  int64_t data_position = 0;
+  int64_t weights_version = 0;
+  std::string fingerprint;  // of the model
+  int64_t parameters = 0;
+  int64_t units = 0;
+  std::vector<v1::PartitionGroup> groups;
+  std::string activity;  // what runs on it, "" = idle
+  int64_t attempts = 0;  // to form groups for it
+  int64_t version = 0;   // grows with each change
+};
+
+// Everything but groups and memory is as `engine list` shows it. FAILED carries the reason.
+v1::Engine ToProto(const EngineRecord& record);
+
+// Thread safe; holds no lock while anything runs, so lists answer whatever the engines do.
+class EngineRegistry {
+ public:
+  EngineRegistry();
+
+  // Reserves spec.name for a new PLANNED engine; returns its uid. Errors: ALREADY_EXISTS.
+  absl::StatusOr<uint64_t> Add(const v1::EngineSpec& spec);
+
+  // Errors: NOT_FOUND, naming the engines that there are.
+  absl::StatusOr<EngineRecord> Find(const std::string& name) const;
+
+  absl::optional<EngineRecord> Get(uint64_t uid) const;  // nullopt: GONE
+  std::vector<EngineRecord> List() const;                // in the order of creation
+
+  // The one setter of states: applies Next(state, event) and then `change`. An engine that is GONE
+  // is removed. Errors: FAILED_PRECONDITION if the event means nothing in the engine's state (then
+  // nothing changes), NOT_FOUND if it is gone.
+  using Change = absl::FunctionRef<void(EngineRecord&)>;
+  absl::Status Apply(uint64_t uid, EngineEvent event, Change change);
+  absl::Status Apply(uint64_t uid, EngineEvent event) {
+    return Apply(uid, event, [](EngineRecord&) {});
+  }
+
+  // Changes what is not the state. Nothing happens if the engine is gone.
+  void Update(uint64_t uid, Change change);
+
+  // Waits until `condition` holds of the engine (nullopt once it is gone); false at the deadline.
+  using Predicate = absl::FunctionRef<bool(const absl::optional<EngineRecord>&)>;
+  bool Await(uint64_t uid, absl::Time deadline, Predicate condition) const;
+
+ private:
+  void Changed(EngineRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  mutable absl::CondVar changed_;
+  uint64_t next_uid_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, EngineRecord> records_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace regroup
+
+#endif  // DAEMON_CONTROL_ENGINE_REGISTRY_H_

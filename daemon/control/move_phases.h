@@ -1,0 +1,41 @@
+// prepare -> agree -> move -> commit or roll back, over the union of two rank sets: what relayout
+// and sync have in common.
+#ifndef DAEMON_CONTROL_MOVE_PHASES_H_
+#define DAEMON_CONTROL_MOVE_PHASES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/control/operation_context.h"
+#include "regroup/v1/worker.pb.h"
+
+namespace regroup {
+
+struct MoveTotals {
+  int64_t bytes_moved = 0;  // between ranks
+  int64_t peak_bytes = 0;   // the most on one rank
+};
+
+// The source's members, then those of the destination that are not among them: the order in which
+// workers form the move's group. The first is its lead.
+std::vector<WorkerRef> UnionOfMembers(const std::vector<WorkerRef>& source,
+                                      const std::vector<WorkerRef>& destination);
+
+// Runs the phases before the commit on `members` (a union, as above), for the engine `source`.
+// Asked to end, it does so between two phases. After an error nothing has changed on any rank that
+// lives; FAILED is left to the caller for ranks that could not roll back (*broken says why, OK
+// otherwise).
+absl::StatusOr<MoveTotals> MoveUpToCommit(OperationRun& run, const EngineRecord& source,
+                                          const std::vector<WorkerRef>& members,
+                                          const v1::PrepareMove& prepare, absl::Status* broken);
+
+// Tells every member that lives. The error is that of a member which could not do it.
+absl::Status CommitMove(OperationRun& run, uint64_t source, const std::vector<WorkerRef>& members);
+absl::Status RollBackMove(OperationRun& run, uint64_t source,
+                          const std::vector<WorkerRef>& members);
+
+}  // namespace regroup
+
+#endif  // DAEMON_CONTROL_MOVE_PHASES_H_

@@ -1,0 +1,202 @@
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/control/operations.h"
+
+namespace regroup {
+namespace {
+
+// One rank's part of a request.
+struct Part {
+  WorkerRef member;
+  int first_row = 0;
+  int rows = 0;
+  int64_t unfinished = 0;
+};
+
+// Rank d of D takes the rows [floor(d*b/D), floor((d+1)*b/D)); ranks without a row take no part.
+std::vector<Part> Deal(const std::vector<WorkerRef>& members, int64_t rows) {
+  std::vector<Part> parts;
+  const int64_t count = static_cast<int64_t>(members.size());
+  for (int64_t d = 0; d < count; ++d) {
+    const int64_t first = d * rows / count;
+    const int64_t end = (d + 1) * rows / count;
+    if (first == end) continue;
+    parts.push_back(
+        {members[d], static_cast<int>(first), static_cast<int>(end - first), end - first});
+  }
+  return parts;
+}
+
+std::vector<WorkerRef> MembersOf(const std::vector<Part*>& parts) {
+  std::vector<WorkerRef> members;
+  for (const Part* part : parts) members.push_back(part->member);
+  return members;
+}
+
+// A generation under way. Ranks do not wait for each other: nothing here is a collective.
+class Generation {
+ public:
+  Generation(OperationRun& run, const EngineRecord& engine, const v1::GenerateRequest& request)
+      : run_(run), engine_(engine), request_(request) {
+    parts_ = Deal(engine.members, request.prompts_size());
+    outputs_.resize(request.prompts_size());
+    for (v1::Output& output : outputs_) output.set_weights_version(engine.weights_version);
+  }
+
+  absl::Status Start() {
+    const std::vector<Part*> parts = Parts();
+    return run_
+        .RunPhase(
+            MembersOf(parts), engine_.uid, [&](size_t i) { return StartCommand(*parts[i]); },
+            run_.Options(RankCommands::OnError::kNothing), run_.cancellation())
+        .status;
+  }
+
+  // One more token for each unfinished row. The cancellation's error: nothing was run.
+  absl::Status Decode() {
+    std::vector<Part*> parts;
+    for (Part& part : parts_) {
+      if (part.unfinished > 0) parts.push_back(&part);
+    }
+    const RankCommands::Outcome outcome = run_.RunPhase(
+        MembersOf(parts), engine_.uid,
+        [](size_t) {
+          v1::Command command;
+          command.mutable_decode_token();
+          return command;
+        },
+        run_.Options(RankCommands::OnError::kNothing), run_.cancellation());
+    if (!outcome.status.ok()) return outcome.status;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (absl::Status status = Take(*parts[i], outcome.results[i].decode_token()); !status.ok()) {
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Frees the ranks' caches, cancelled or not.
+  void End() {
+    const std::vector<Part*> parts = Parts();
+    const RankCommands::Outcome ignored = run_.RunPhase(
+        MembersOf(parts), engine_.uid,
+        [](size_t) {
+          v1::Command command;
+          command.mutable_end_generation();
+          return command;
+        },
+        run_.Options(RankCommands::OnError::kNothing), run_.never());
+  }
+
+  bool finished() const {
+    for (const Part& part : parts_) {
+      if (part.unfinished > 0) return false;
+    }
+    return true;
+  }
+
+  v1::GenerateResponse Progress() const {
+    v1::GenerateResponse response;
+    response.set_tokens_done(tokens_done_);
+    response.set_rows_done(rows_done_);
+    return response;
+  }
+
+  v1::GenerateResponse Result() const {
+    v1::GenerateResponse response = Progress();
+    response.set_done(true);
+    for (const v1::Output& output : outputs_) {
+      v1::Output& added = *response.add_outputs();
+      added = output;
+      if (added.finish_reason() == v1::FINISH_REASON_UNSPECIFIED) {
+        added.set_finish_reason(v1::FINISH_REASON_CANCELLED);
+      }
+    }
+    return response;
+  }
+
+ private:
+  std::vector<Part*> Parts() {
+    std::vector<Part*> parts;
+    for (Part& part : parts_) parts.push_back(&part);
+    return parts;
+  }
+
+  v1::Command StartCommand(const Part& part) const {
+    v1::Command command;
+    v1::StartGeneration& start = *command.mutable_start_generation();
+    for (int row = part.first_row; row < part.first_row + part.rows; ++row) {
+      v1::Row& added = *start.add_rows();
+      added.set_row(row);
+      *added.mutable_tokens() = request_.prompts(row).tokens();
+    }
+    start.set_max_tokens(request_.max_tokens());
+    start.set_temperature(request_.temperature());
+    start.set_top_p(request_.top_p());
+    start.set_top_k(request_.top_k());
+    start.set_seed(request_.seed());
+    *start.mutable_stop_tokens() = request_.stop_tokens();
+    return command;
+  }
+
+  absl::Status Take(Part& part, const v1::DecodeTokenResult& result) {
+    for (const v1::RowToken& token : result.tokens()) {
+      if (token.row() < part.first_row || token.row() >= part.first_row + part.rows) {
+        return absl::InternalError("a worker answered for a row that it was not given");
+      }
+      v1::Output& output = outputs_[token.row()];
+      output.add_tokens(token.token());
+      output.add_logprobs(token.logprob());
+      output.set_weights_version(result.weights_version());
+      output.set_finish_reason(token.finish_reason());
+      ++tokens_done_;
+      if (token.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) ++rows_done_;
+    }
+    part.unfinished = result.unfinished();
+    return absl::OkStatus();
+  }
+
+  OperationRun& run_;
+  const EngineRecord& engine_;
+  const v1::GenerateRequest& request_;
+  std::vector<Part> parts_;
+  std::vector<v1::Output> outputs_;
+  int64_t tokens_done_ = 0;
+  int64_t rows_done_ = 0;
+};
+
+}  // namespace
+
+absl::Status RunGenerate(OperationRun& run, uint64_t uid, const v1::GenerateRequest& request,
+                         const std::function<bool(const v1::GenerateResponse&)>& emit) {
+  const absl::StatusOr<OperationRun::Lock> lock = run.LockEngines("generate");
+  if (!lock.ok()) return lock.status();
+  const EngineRecord engine = *run.engines().Get(uid);
+  if (absl::Status status = CheckReady(engine); !status.ok()) return status;
+
+  Generation generation(run, engine, request);
+  run.SetPhase("prefill");
+  absl::Status status = generation.Start();
+  if (status.ok()) run.SetPhase("decode");
+  absl::Time next_progress = absl::Now() + run.context().timing().generate_progress;
+  while (status.ok() && !generation.finished()) {
+    status = generation.Decode();
+    if (status.ok() && absl::Now() >= next_progress) {
+      next_progress = absl::Now() + run.context().timing().generate_progress;
+      if (!emit(generation.Progress())) status = CancelledError("the client went away");
+    }
+  }
+  generation.End();
+  // Cancelled by hand: what there is, is the answer. (A client that is gone gets nothing.)
+  const bool answer = status.ok() || (absl::IsCancelled(status) && run.phase() == "decode");
+  if (answer && !emit(generation.Result()) && status.ok()) {
+    status = CancelledError("the client went away");
+  }
+  run.RefreshEngine(uid);
+  return EngineError(status, engine, run.phase());
+}
+
+}  // namespace regroup

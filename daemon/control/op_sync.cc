@@ -1,0 +1,88 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/control/move_phases.h"
+#include "daemon/control/operations.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+absl::Status RoleError(const EngineRecord& engine, const char* is, const char* allowed) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("engine ", engine.spec.name(), " is ", is, "; allowed: ", allowed),
+                   v1::ERROR_REASON_INVALID_FIELD);
+}
+
+absl::Status CheckPair(const EngineRecord& source, const EngineRecord& destination) {
+  if (absl::Status status = CheckReady(source); !status.ok()) return status;
+  if (absl::Status status = CheckReady(destination); !status.ok()) return status;
+  if (source.spec.role() != v1::ROLE_TRAIN) {
+    return RoleError(source, "an inference engine", "a trainer as SRC");
+  }
+  if (destination.spec.role() != v1::ROLE_INFER) {
+    return RoleError(destination, "a trainer", "an inference engine as DST");
+  }
+  if (source.fingerprint != destination.fingerprint) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("engines ", source.spec.name(), " and ", destination.spec.name(),
+                     " hold different models (", source.spec.model(), " and ",
+                     destination.spec.model(),
+                     "; names, shapes and dtypes count); allowed: two engines of one model"),
+        v1::ERROR_REASON_INVALID_FIELD);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destination_uid) {
+  const absl::StatusOr<OperationRun::Lock> lock = run.LockEngines("sync");
+  if (!lock.ok()) return lock.status();
+  const EngineRecord source = *run.engines().Get(source_uid);
+  const EngineRecord destination = *run.engines().Get(destination_uid);
+  if (absl::Status status = CheckPair(source, destination); !status.ok()) {
+    return EngineError(status, destination, "prepare");
+  }
+
+  v1::PrepareMove prepare;
+  prepare.set_kind(v1::PrepareMove::KIND_SYNC);
+  *prepare.mutable_source() = source.spec;
+  *prepare.mutable_destination_layout() = destination.spec.layout();
+  prepare.set_destination_uid(destination_uid);
+  prepare.set_step(source.step);
+  prepare.set_data_position(source.data_position);
+  prepare.set_weights_version(source.weights_version);
+  prepare.set_generation(destination.generation);
+  prepare.set_staging_bytes(64 << 20);
+  const std::vector<WorkerRef> members = UnionOfMembers(source.members, destination.members);
+
+  absl::Status broken;
+  const absl::StatusOr<MoveTotals> totals = MoveUpToCommit(run, source, members, prepare, &broken);
+  if (!totals.ok()) {
+    if (!broken.ok()) {
+      run.context().FailEngine(source_uid, broken);
+      run.context().FailEngine(destination_uid, broken);
+    }
+    return EngineError(totals.status(), destination, run.phase());
+  }
+  if (absl::Status committed = CommitMove(run, source_uid, members); !committed.ok()) {
+    run.context().FailEngine(destination_uid, committed);
+    return EngineError(committed, destination, run.phase());
+  }
+  run.engines().Update(destination_uid, [&](EngineRecord& record) {
+    record.step = source.step;
+    record.data_position = source.data_position;
+    record.weights_version = source.weights_version;
+  });
+  run.RefreshEngine(destination_uid);
+  run.SetPeakBytes(totals->peak_bytes);
+  run.SetDetail(absl::StrFormat("weights version %d, %.1f MB moved", source.weights_version,
+                                totals->bytes_moved / 1e6));
+  return absl::OkStatus();
+}
+
+}  // namespace regroup

@@ -1,0 +1,302 @@
+#include "daemon/control/rank_commands.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/types/optional.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
+
+// Whether the rank itself is lost; a rank may also report that it lost another one.
+bool IsLost(const RankStatus& answer) {
+  const auto detail = DetailOf(answer.status);
+  return detail.has_value() && detail->reason() == v1::ERROR_REASON_RANK_LOST &&
+         detail->ranks_size() == 1 && detail->ranks(0) == answer.rank;
+}
+
+// Smaller is more telling.
+int Precedence(const RankStatus& answer) {
+  if (answer.status.ok()) return 4;
+  if (IsLost(answer)) return 0;
+  if (absl::IsCancelled(answer.status)) return 3;
+  if (absl::IsDeadlineExceeded(answer.status) || absl::IsUnavailable(answer.status)) return 2;
+  return 1;
+}
+
+std::vector<int64_t> KeysOf(const std::vector<WorkerRef>& members) {
+  std::vector<int64_t> keys;
+  for (const WorkerRef& member : members) keys.push_back(member.rank);
+  return keys;
+}
+
+}  // namespace
+
+absl::Status ChooseError(absl::Span<const RankStatus> statuses) {
+  const auto chosen = std::min_element(
+      statuses.begin(), statuses.end(),
+      [](const RankStatus& a, const RankStatus& b) { return Precedence(a) < Precedence(b); });
+  return chosen == statuses.end() ? absl::OkStatus() : chosen->status;
+}
+
+// The answers of one command. Shared with callbacks.
+struct RankCommands::Gathering {
+  explicit Gathering(std::vector<WorkerRef> asked)
+      : members(std::move(asked)), answers(members.size()), pending(members.size()) {}
+
+  const std::vector<WorkerRef> members;
+  absl::Mutex mutex;
+  absl::CondVar changed;
+  std::vector<absl::optional<absl::StatusOr<v1::CommandResult>>> answers ABSL_GUARDED_BY(mutex);
+  size_t pending ABSL_GUARDED_BY(mutex);
+  absl::Time first_error ABSL_GUARDED_BY(mutex) = absl::InfiniteFuture();
+  bool rank_lost ABSL_GUARDED_BY(mutex) = false;
+
+  void Put(size_t i, absl::StatusOr<v1::CommandResult> answer) {
+    absl::MutexLock lock(&mutex);
+    if (!answer.ok()) {
+      first_error = std::min(first_error, absl::Now());
+      rank_lost = rank_lost || IsLost({members[i].rank, answer.status()});
+    }
+    answers[i] = std::move(answer);
+    --pending;
+    changed.SignalAll();
+  }
+
+  std::vector<WorkerRef> Pending() {
+    absl::MutexLock lock(&mutex);
+    std::vector<WorkerRef> result;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (!answers[i].has_value()) result.push_back(members[i]);
+    }
+    return result;
+  }
+
+  // Of the answers that are there.
+  std::vector<RankStatus> Statuses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::vector<RankStatus> statuses;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (answers[i].has_value()) statuses.push_back({members[i].rank, answers[i]->status()});
+    }
+    return statuses;
+  }
+};
+
+struct RankCommands::Running {
+  uint64_t uid = 0;
+  std::vector<uint64_t> engines;
+  bool move_only = false;
+  std::shared_ptr<Gathering> gathering;
+};
+
+RankCommands::RankCommands(RankTable* ranks, Timing timing, Killer killer)
+    : ranks_(ranks), timing_(timing), killer_(std::move(killer)) {}
+
+RankCommands::~RankCommands() = default;
+
+absl::StatusOr<TicketQueue::Ticket> RankCommands::TakeTicket(const std::vector<WorkerRef>& members,
+                                                             Cancellation& cancellation) {
+  return tickets_.Acquire(KeysOf(members), cancellation);
+}
+
+// Also to those that have answered: the meeting place of the others may be theirs.
+void RankCommands::Abort(const Running& running, const std::string& reason) {
+  for (const WorkerRef& member : running.gathering->members) {
+    const auto client = ranks_->Find(member);
+    if (!client.ok()) continue;
+    v1::AbortRequest request;
+    request.set_engine_uid(running.uid);
+    request.set_reason(reason);
+    request.set_move_only(running.move_only);
+    (*client)->Abort(request, kAbortTimeout, [](const absl::StatusOr<v1::AbortResponse>&) {});
+  }
+}
+
+void RankCommands::KillPending(const Running& running, const std::string& reason) {
+  for (const WorkerRef& member : running.gathering->Pending()) killer_(member, reason);
+}
+
+void RankCommands::ReportProgress(const std::vector<WorkerRef>& members, uint64_t uid,
+                                  const Options& options) const {
+  int64_t done = 0;
+  int64_t total = 0;
+  for (const WorkerRef& member : members) {
+    const auto held = ranks_->Held(member, uid);
+    if (!held.has_value()) continue;
+    done += held->bytes_done();
+    total += held->bytes_total();
+  }
+  if (total > 0) options.progress(done, total);
+}
+
+RankCommands::Outcome RankCommands::Run(const TicketQueue::Ticket& ticket,
+                                        const std::vector<WorkerRef>& members, uint64_t uid,
+                                        absl::FunctionRef<v1::Command(size_t)> make,
+                                        const Options& options, Cancellation& cancellation) {
+  auto gathering = std::make_shared<Gathering>(members);
+  std::list<Running>::iterator entry;
+  {
+    absl::MutexLock lock(&mutex_);
+    entry = running_.insert(
+        running_.end(), {uid, options.engines, options.on_error == OnError::kAbortMove, gathering});
+  }
+  const Running running = *entry;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto client = ranks_->Find(members[i]);
+    if (!client.ok()) {
+      gathering->Put(i, client.status());
+      continue;
+    }
+    v1::Command command = make(i);
+    command.set_engine_uid(uid);
+    (*client)->Execute(std::move(command), timing_.command,
+                       [gathering, i](absl::StatusOr<v1::CommandResult> answer) {
+                         gathering->Put(i, std::move(answer));
+                       });
+  }
+
+  const Cancellation::Hook hook(cancellation, [gathering] {
+    absl::MutexLock lock(&gathering->mutex);
+    gathering->changed.SignalAll();
+  });
+  absl::Time aborted = absl::InfiniteFuture();
+  bool killed = false;
+  while (true) {
+    std::string abort_reason;
+    {
+      absl::MutexLock lock(&gathering->mutex);
+      if (gathering->pending == 0) break;
+      gathering->changed.WaitWithTimeout(&gathering->mutex, kLook);
+      if (gathering->pending == 0) break;
+      const bool failed =
+          gathering->rank_lost || absl::Now() >= gathering->first_error + timing_.abort_grace;
+      if (options.on_error != OnError::kNothing && failed) {
+        abort_reason = std::string(ChooseError(gathering->Statuses()).message());
+      }
+    }
+    if (abort_reason.empty() && options.abort_when_cancelled) {
+      abort_reason = std::string(cancellation.status().message());
+    }
+    const absl::Time now = absl::Now();
+    if (!abort_reason.empty() && aborted == absl::InfiniteFuture()) {
+      aborted = now;
+      Abort(running, abort_reason);
+    }
+    if (!killed && now >= aborted + timing_.stuck) {
+      killed = true;
+      KillPending(running, absl::StrCat("did not end within ", absl::FormatDuration(timing_.stuck),
+                                        " of an abort"));
+    }
+    if (options.progress) ReportProgress(members, uid, options);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    running_.erase(entry);
+  }
+
+  Outcome outcome;
+  absl::MutexLock lock(&gathering->mutex);
+  outcome.aborted = aborted != absl::InfiniteFuture();
+  outcome.statuses = gathering->Statuses();
+  outcome.status = ChooseError(outcome.statuses);
+  if (!outcome.status.ok()) return outcome;
+  for (auto& answer : gathering->answers) outcome.results.push_back(**std::move(answer));
+  return outcome;
+}
+
+absl::StatusOr<v1::Rendezvous> RankCommands::OpenRendezvous(const WorkerRef& lead, uint64_t uid,
+                                                            int64_t attempt,
+                                                            absl::Duration timeout) {
+  const auto client = ranks_->Find(lead);
+  if (!client.ok()) return client.status();
+  v1::OpenRendezvousRequest request;
+  request.set_engine_uid(uid);
+  request.set_attempt(attempt);
+  struct Answer {
+    absl::BlockingCounter arrived{1};
+    absl::StatusOr<v1::Rendezvous> rendezvous;
+  };
+  auto answer = std::make_shared<Answer>();
+  (*client)->OpenRendezvous(request, timeout + timing_.rendezvous_margin,
+                            [answer](absl::StatusOr<v1::Rendezvous> rendezvous) {
+                              answer->rendezvous = std::move(rendezvous);
+                              answer->arrived.DecrementCount();
+                            });
+  answer->arrived.Wait();
+  return std::move(answer->rendezvous);
+}
+
+void RankCommands::Drop(const std::vector<WorkerRef>& members, uint64_t uid,
+                        const std::string& engine) {
+  auto left = std::make_shared<absl::BlockingCounter>(static_cast<int>(members.size()));
+  for (const WorkerRef& member : members) {
+    tickets_.AcquireAsync(
+        {member.rank}, [this, left, member, uid, engine](TicketQueue::Ticket ticket) {
+          const auto client = ranks_->Find(member);
+          if (!client.ok()) {
+            ticket.Release();
+            left->DecrementCount();
+            return;
+          }
+          v1::Command command;
+          command.set_engine_uid(uid);
+          command.mutable_drop_engine();
+          auto held = std::make_shared<TicketQueue::Ticket>(std::move(ticket));
+          (*client)->Execute(
+              command, timing_.drop,
+              [this, left, member, engine, held](const absl::StatusOr<v1::CommandResult>& answer) {
+                if (absl::IsDeadlineExceeded(answer.status())) {
+                  killer_(member, absl::StrCat("did not drop engine ", engine, " within ",
+                                               absl::FormatDuration(timing_.drop)));
+                }
+                held->Release();
+                left->DecrementCount();
+              });
+        });
+  }
+  left->Wait();
+}
+
+void RankCommands::AbortRunning(uint64_t engine, const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  for (const Running& running : running_) {
+    const auto& engines = running.engines;
+    if (std::find(engines.begin(), engines.end(), engine) != engines.end()) Abort(running, reason);
+  }
+}
+
+void RankCommands::KillRunning(uint64_t engine, const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  for (const Running& running : running_) {
+    const auto& engines = running.engines;
+    if (std::find(engines.begin(), engines.end(), engine) != engines.end()) {
+      KillPending(running, reason);
+    }
+  }
+}
+
+void RankCommands::Refresh(const std::vector<WorkerRef>& members) {
+  auto left = std::make_shared<absl::BlockingCounter>(static_cast<int>(members.size()));
+  for (const WorkerRef& member : members) {
+    const auto client = ranks_->Find(member);
+    if (!client.ok()) {
+      left->DecrementCount();
+      continue;
+    }
+    (*client)->GetState(timing_.refresh,
+                        [this, member, left](absl::StatusOr<v1::WorkerState> state) {
+                          if (state.ok()) ranks_->Answered(member, *std::move(state));
+                          left->DecrementCount();
+                        });
+  }
+  left->Wait();
+}
+
+}  // namespace regroup

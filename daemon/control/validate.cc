@@ -1,0 +1,329 @@
+#include "daemon/control/validate.h"
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "daemon/control/field_error.h"
+#include "engine/layout/layout.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+constexpr size_t kMaxNameBytes = 63;
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxModelBytes = 4096;
+constexpr int64_t kMaxSteps = 1000000000;
+constexpr int64_t kMaxBatch = 65536;
+constexpr int64_t kMaxSeq = 1000000;
+constexpr int64_t kMaxTokens = 1000000000;
+constexpr int kMaxPrompts = 4096;
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kDefaultStaging = 64 * kMiB;
+constexpr int64_t kMaxStaging = 65536 * kMiB;
+constexpr int64_t kDefaultTimeoutSeconds = 30;
+constexpr int64_t kMaxTimeoutSeconds = 3600;
+
+std::string Text(double value) {
+  return std::isnan(value)   ? "nan"
+         : std::isinf(value) ? (value > 0 ? "inf" : "-inf")
+                             : absl::StrCat(value);
+}
+
+absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return FieldError(flag, absl::StrCat(value), "is out of range",
+                    absl::StrCat(least, " to ", most));
+}
+
+absl::Status CheckAboveZero(absl::string_view flag, double value) {
+  if (std::isfinite(value) && value > 0) return absl::OkStatus();
+  return FieldError(flag, Text(value), "is out of range", "a finite number above 0");
+}
+
+absl::Status CheckNotNegative(absl::string_view flag, double value) {
+  if (std::isfinite(value) && value >= 0) return absl::OkStatus();
+  return FieldError(flag, Text(value), "is out of range", "a finite number, 0 or above");
+}
+
+absl::Status CheckBeta(absl::string_view flag, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();  // false for NaN
+  return FieldError(flag, Text(value), "is out of range", "0 or above and below 1");
+}
+
+// The first error of several checks.
+absl::Status FirstOf(std::initializer_list<absl::Status> checks) {
+  for (const absl::Status& status : checks) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Errors of the layout library, with their detail.
+absl::Status WithDetail(const absl::Status& status) {
+  return MakeError(status.code(), status.message(),
+                   absl::IsUnimplemented(status) ? v1::ERROR_REASON_NOT_AVAILABLE
+                                                 : v1::ERROR_REASON_INVALID_FIELD);
+}
+
+absl::StatusOr<v1::Layout> CheckLayout(const v1::Layout& given, int ranks) {
+  for (int rank : given.ranks()) {
+    if (rank >= ranks) {
+      return MakeError(
+          absl::StatusCode::kNotFound,
+          ranks == 0
+              ? absl::StrCat("--ranks: rank ", rank, " does not exist; there is none")
+              : absl::StrCat("--ranks: rank ", rank, " does not exist; allowed: 0 to ", ranks - 1),
+          v1::ERROR_REASON_INVALID_FIELD);
+    }
+  }
+  regroup::Layout layout;
+  layout.ranks.assign(given.ranks().begin(), given.ranks().end());
+  layout.dp = given.dp();
+  layout.tp = given.tp();
+  layout.ep = given.ep();
+  if (absl::Status status = regroup::CompleteLayout(&layout); !status.ok())
+    return WithDetail(status);
+  v1::Layout result = given;
+  result.set_dp(layout.dp);
+  result.set_tp(layout.tp);
+  result.set_ep(layout.ep);
+  return result;
+}
+
+absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given) {
+  v1::OptimizerSpec optimizer = given;
+  if (optimizer.name().empty()) optimizer.set_name("adamw");
+  if (optimizer.name() == "adam") return NotAvailable("--optimizer=adam");
+  const bool adamw = optimizer.name() == "adamw";
+  if (!adamw && optimizer.name() != "sgd") {
+    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adamw");
+  }
+  if (optimizer.learning_rate() == 0) {
+    return FieldError("--lr", "0", "is out of range (it is required)", "a finite number above 0");
+  }
+  const absl::Status status = FirstOf({
+      CheckAboveZero("--lr", optimizer.learning_rate()),
+      CheckNotNegative("--momentum", optimizer.momentum()),
+      CheckBeta("--beta1", optimizer.beta1()),
+      CheckBeta("--beta2", optimizer.beta2()),
+      adamw ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
+      CheckNotNegative("--weight-decay", optimizer.weight_decay()),
+  });
+  if (!status.ok()) return status;
+  if (adamw && optimizer.momentum() != 0) {
+    return FieldError("--momentum", Text(optimizer.momentum()), "is not a parameter of adamw",
+                      "--momentum only with --optimizer=sgd");
+  }
+  return optimizer;
+}
+
+absl::StatusOr<std::string> ResolveModel(const std::string& model, const DataRoots& roots) {
+  if (model.empty()) {
+    return FieldError("--model", "", "is missing",
+                      "a folder, random:FOLDER or mlp:in=..,hidden=..,layers=..,out=..");
+  }
+  if (model.size() > kMaxModelBytes) {
+    return FieldError("--model", model, "is too long",
+                      absl::StrCat("at most ", kMaxModelBytes, " bytes"));
+  }
+  if (absl::StartsWith(model, "mlp:")) return model;
+  absl::string_view folder = model;
+  const bool random = absl::ConsumePrefix(&folder, "random:");
+  absl::StatusOr<std::string> resolved = roots.ResolveFolder("--model", std::string(folder));
+  if (!resolved.ok()) return resolved;
+  return absl::StrCat(random ? "random:" : "", *resolved);
+}
+
+absl::Status CheckTimeout(const google::protobuf::Duration& timeout) {
+  const double seconds = static_cast<double>(timeout.seconds()) + timeout.nanos() * 1e-9;
+  const bool valid = timeout.nanos() > -1000000000 && timeout.nanos() < 1000000000;
+  if (valid && seconds >= 1 && seconds <= kMaxTimeoutSeconds) return absl::OkStatus();
+  return FieldError("--timeout", absl::StrCat(seconds, "s"), "is out of range", "1s to 1h");
+}
+
+template <typename Enum>
+absl::Status CheckEnum(absl::string_view flag, Enum value, bool (*is_valid)(int),
+                       absl::string_view allowed) {
+  if (is_valid(static_cast<int>(value))) return absl::OkStatus();
+  return FieldError(flag, absl::StrCat(static_cast<int>(value)), "is unknown", allowed);
+}
+
+absl::Status CheckDevice(const std::string& device) {
+  if (device.empty() || device == "cpu") return absl::OkStatus();
+  if (device == "cuda") return NotAvailable("--device=cuda");
+  return FieldError("--device", device, "is unknown", "cpu");
+}
+
+}  // namespace
+
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  bool valid = !name.empty() && name.size() <= kMaxNameBytes && absl::ascii_isalnum(name[0]);
+  for (const char c : name) {
+    valid = valid && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
+  }
+  if (valid) return absl::OkStatus();
+  return FieldError(what, name, "is not a name",
+                    "[A-Za-z0-9][A-Za-z0-9._-]{0,62}: letters, digits, and . _ - but not first");
+}
+
+absl::Status CheckRequestId(absl::string_view id) {
+  if (id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return FieldError("request_id", id, "is too long",
+                    absl::StrCat("at most ", kMaxRequestIdBytes, " bytes"));
+}
+
+absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& request,
+                                           const RequestLimits& limits) {
+  v1::EngineSpec spec = request.spec();
+  if (spec.role() == v1::ROLE_UNSPECIFIED) spec.set_role(v1::ROLE_TRAIN);
+  if (spec.checks() == v1::CHECK_LEVEL_UNSPECIFIED) spec.set_checks(v1::CHECK_LEVEL_BASIC);
+  if (!spec.has_timeout()) spec.mutable_timeout()->set_seconds(kDefaultTimeoutSeconds);
+  const absl::Status status = FirstOf({
+      CheckRequestId(request.request_id()),
+      CheckName("NAME", spec.name()),
+      CheckEnum("--role", spec.role(), v1::Role_IsValid, "train, infer"),
+      CheckEnum("--dtype", spec.dtype(), v1::DType_IsValid, "fp32, bf16, fp16"),
+      CheckEnum("--checks", spec.checks(), v1::CheckLevel_IsValid, "off, basic, full"),
+      CheckTimeout(spec.timeout()),
+      CheckDevice(spec.device()),
+      CheckNotNegative("--clip-norm", spec.clip_norm()),
+  });
+  if (!status.ok()) return status;
+  if (request.dry_run()) return NotAvailable("--dry-run");
+  if (spec.recompute()) return NotAvailable("--recompute");
+  if (!spec.shard_over().empty()) return NotAvailable("--shard-over");
+  spec.set_device("cpu");
+
+  absl::StatusOr<v1::Layout> layout = CheckLayout(spec.layout(), limits.ranks);
+  if (!layout.ok()) return layout.status();
+  *spec.mutable_layout() = *layout;
+  if (spec.role() == v1::ROLE_TRAIN) {
+    absl::StatusOr<v1::OptimizerSpec> optimizer = CheckOptimizer(spec.optimizer());
+    if (!optimizer.ok()) return optimizer.status();
+    *spec.mutable_optimizer() = *optimizer;
+  } else {
+    if (spec.optimizer().learning_rate() != 0) {
+      return FieldError("--lr", Text(spec.optimizer().learning_rate()), "is for trainers",
+                        "--lr only with --role=train");
+    }
+    if (spec.clip_norm() != 0) {
+      return FieldError("--clip-norm", Text(spec.clip_norm()), "is for trainers",
+                        "--clip-norm only with --role=train");
+    }
+    spec.clear_optimizer();
+  }
+  absl::StatusOr<std::string> model = ResolveModel(spec.model(), limits.roots);
+  if (!model.ok()) return model.status();
+  spec.set_model(*model);
+  return spec;
+}
+
+absl::StatusOr<v1::RelayoutEngineRequest> CheckRelayout(const v1::RelayoutEngineRequest& request,
+                                                        const RequestLimits& limits) {
+  v1::RelayoutEngineRequest result = request;
+  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return status;
+  if (request.dry_run()) return NotAvailable("--dry-run");
+  if (request.in_place()) return NotAvailable("--in-place");
+  if (request.expected_generation() < 0) {
+    return FieldError("--if-generation", absl::StrCat(request.expected_generation()),
+                      "is out of range", "0 (any) or above");
+  }
+  if (request.staging_bytes() == 0) {
+    result.set_staging_bytes(kDefaultStaging);
+  } else if (request.staging_bytes() < kMiB || request.staging_bytes() > kMaxStaging) {
+    return FieldError("--staging-mb", absl::StrCat(request.staging_bytes(), " bytes"),
+                      "is out of range", absl::StrCat("1 to ", kMaxStaging / kMiB, " MiB"));
+  }
+  absl::StatusOr<v1::Layout> layout = CheckLayout(request.layout(), limits.ranks);
+  if (!layout.ok()) return layout.status();
+  *result.mutable_layout() = *layout;
+  return result;
+}
+
+absl::Status CheckSync(const v1::SyncEngineRequest& request) {
+  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return status;
+  if (request.source() == request.destination()) {
+    return FieldError("DST", request.destination(), "is the source itself",
+                      "an inference engine other than SRC");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::ExportEngineRequest> CheckExport(const v1::ExportEngineRequest& request,
+                                                    const RequestLimits& limits) {
+  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return status;
+  absl::StatusOr<std::string> directory = limits.roots.ResolveNewFolder("DIR", request.directory());
+  if (!directory.ok()) return directory.status();
+  v1::ExportEngineRequest result = request;
+  result.set_directory(*directory);
+  return result;
+}
+
+absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
+                                            const RequestLimits& limits) {
+  v1::TrainRequest result = request;
+  const absl::Status status = FirstOf({
+      CheckRequestId(request.request_id()),
+      CheckRange("--steps", request.steps(), 1, kMaxSteps),
+      CheckRange("--batch", request.batch(), 1, kMaxBatch),
+      CheckRange("--seq", request.seq(), 0, kMaxSeq),
+      CheckRange("--accumulate", request.accumulate(), 0, kMaxBatch),
+  });
+  if (!status.ok()) return status;
+  if (request.accumulate() > 1) {
+    return NotAvailable(absl::StrCat("--accumulate=", request.accumulate()));
+  }
+  result.set_accumulate(1);
+  absl::StatusOr<std::string> data = limits.roots.ResolveFile("--data", request.data());
+  if (!data.ok()) return data.status();
+  result.set_data(*data);
+  return result;
+}
+
+absl::Status CheckGenerate(const v1::GenerateRequest& request) {
+  const absl::Status status = FirstOf({
+      CheckRequestId(request.request_id()),
+      CheckRange("--max-tokens", request.max_tokens(), 1, kMaxTokens),
+      CheckNotNegative("--temperature", request.temperature()),
+      CheckRange("--top-k", request.top_k(), 0, INT64_MAX),
+  });
+  if (!status.ok()) return status;
+  if (!(request.top_p() >= 0 && request.top_p() <= 1)) {
+    return FieldError("--top-p", Text(request.top_p()), "is out of range", "0 to 1");
+  }
+  if (request.prompts().empty() || request.prompts_size() > kMaxPrompts) {
+    return FieldError("--tokens", absl::StrCat(request.prompts_size(), " prompts"),
+                      "is out of range", absl::StrCat("1 to ", kMaxPrompts, " prompts"));
+  }
+  for (int i = 0; i < request.prompts_size(); ++i) {
+    if (request.prompts(i).tokens().empty()) {
+      return FieldError("--tokens", "", absl::StrCat("(prompt ", i, ") is empty"),
+                        "at least one token");
+    }
+    for (int token : request.prompts(i).tokens()) {
+      if (token < 0) {
+        return FieldError("--tokens", absl::StrCat(token),
+                          absl::StrCat("(prompt ", i, ") is negative"), "token ids, 0 or above");
+      }
+    }
+  }
+  for (int token : request.stop_tokens()) {
+    if (token < 0) {
+      return FieldError("--stop-token", absl::StrCat(token), "is negative",
+                        "token ids, 0 or above");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Duration TimeoutOf(const v1::EngineSpec& spec) {
+  return absl::Seconds(spec.timeout().seconds()) + absl::Nanoseconds(spec.timeout().nanos());
+}
+
+}  // namespace regroup

@@ -1,0 +1,276 @@
+#include "daemon/control/validate.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+class ValidateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = std::filesystem::canonical(::testing::TempDir()) / "validate";
+    std::filesystem::create_directories(root_ / "model");
+    std::ofstream(root_ / "text.u16.bin") << "x";
+    limits_.ranks = 4;
+    limits_.roots = *DataRoots::Make({root_.string()});
+
+    create_.mutable_spec()->set_name("actor");
+    create_.mutable_spec()->set_model("mlp:in=8,hidden=16,layers=2,out=4");
+    create_.mutable_spec()->mutable_layout()->add_ranks(1);
+    create_.mutable_spec()->mutable_layout()->add_ranks(2);
+    create_.mutable_spec()->mutable_optimizer()->set_learning_rate(0.1);
+    create_.mutable_spec()->mutable_optimizer()->set_beta1(0.9);
+    create_.mutable_spec()->mutable_optimizer()->set_beta2(0.999);
+    create_.mutable_spec()->mutable_optimizer()->set_eps(1e-8);
+    train_.set_data((root_ / "text.u16.bin").string());
+    train_.set_steps(1);
+    train_.set_batch(1);
+    generate_.set_max_tokens(4);
+    generate_.set_top_p(1);
+    generate_.add_prompts()->add_tokens(7);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  // The error of a create that differs from a good one by `change`.
+  absl::Status Create(const std::function<void(v1::EngineSpec&)>& change) {
+    v1::CreateEngineRequest request = create_;
+    change(*request.mutable_spec());
+    return CheckCreate(request, limits_).status();
+  }
+  absl::Status Train(const std::function<void(v1::TrainRequest&)>& change) {
+    v1::TrainRequest request = train_;
+    change(request);
+    return CheckTrain(request, limits_).status();
+  }
+  absl::Status Generate(const std::function<void(v1::GenerateRequest&)>& change) {
+    v1::GenerateRequest request = generate_;
+    change(request);
+    return CheckGenerate(request);
+  }
+
+  std::filesystem::path root_;
+  RequestLimits limits_;
+  v1::CreateEngineRequest create_;
+  v1::TrainRequest train_;
+  v1::GenerateRequest generate_;
+};
+
+void ExpectInvalid(const absl::Status& status, const std::string& flag_and_value) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.message(), HasSubstr(flag_and_value));
+  EXPECT_THAT(status.message(), HasSubstr("; allowed: "));
+  ASSERT_TRUE(DetailOf(status).has_value());
+  EXPECT_EQ(DetailOf(status)->reason(), v1::ERROR_REASON_INVALID_FIELD);
+}
+
+void ExpectNotAvailable(const absl::Status& status, const std::string& what) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(status.message(), HasSubstr("not available in this version: " + what));
+  ASSERT_TRUE(DetailOf(status).has_value());
+  EXPECT_EQ(DetailOf(status)->reason(), v1::ERROR_REASON_NOT_AVAILABLE);
+}
+
+TEST_F(ValidateTest, Create_Good_IsCompleted) {
+  const absl::StatusOr<v1::EngineSpec> spec = CheckCreate(create_, limits_);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->role(), v1::ROLE_TRAIN);
+  EXPECT_EQ(spec->layout().dp(), 2);
+  EXPECT_EQ(spec->layout().tp(), 1);
+  EXPECT_EQ(spec->checks(), v1::CHECK_LEVEL_BASIC);
+  EXPECT_EQ(spec->optimizer().name(), "adamw");
+  EXPECT_EQ(TimeoutOf(*spec), absl::Seconds(30));
+}
+
+TEST_F(ValidateTest, Create_Names_FollowTheRule) {
+  for (const std::string& name : {std::string(), std::string(".a"), std::string("a b"),
+                                  std::string("a/b"), std::string(64, 'a'), std::string("é")}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.set_name(name); }), "NAME=");
+  }
+  for (const std::string& name : {std::string("0"), std::string("A-z_0.9"), std::string(63, 'a')}) {
+    EXPECT_TRUE(Create([&](auto& spec) { spec.set_name(name); }).ok()) << name;
+  }
+}
+
+TEST_F(ValidateTest, Create_Ranks_AreKnownDistinctAndCovered) {
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_layout()->clear_ranks(); }), "--ranks");
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_layout()->add_ranks(1); }), "rank 1 ");
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_layout()->add_ranks(-1); }), "--ranks");
+  const absl::Status unknown = Create([](auto& spec) { spec.mutable_layout()->add_ranks(4); });
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(unknown.message(), HasSubstr("rank 4 does not exist; allowed: 0 to 3"));
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_layout()->set_dp(3); }), "--dp=3");
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_layout()->set_tp(-1); }), "--tp=-1");
+  ExpectNotAvailable(Create([](auto& spec) { spec.mutable_layout()->set_tp(2); }), "--tp=2");
+  ExpectNotAvailable(Create([](auto& spec) { spec.mutable_layout()->set_ep(2); }), "--ep=2");
+}
+
+TEST_F(ValidateTest, Create_OptimizerNumbers_AreChecked) {
+  for (const double lr : {kNan, kInf, -1e-3, 0.0}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_learning_rate(lr); }),
+                  "--lr=");
+  }
+  for (const double beta : {kNan, -0.1, 1.0, kInf}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_beta1(beta); }),
+                  "--beta1=");
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_beta2(beta); }),
+                  "--beta2=");
+  }
+  for (const double eps : {kNan, 0.0, -1e-8, kInf}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_eps(eps); }), "--eps=");
+  }
+  for (const double value : {kNan, -1.0, kInf}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_weight_decay(value); }),
+                  "--weight-decay=");
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_momentum(value); }),
+                  "--momentum=");
+    ExpectInvalid(Create([&](auto& spec) { spec.set_clip_norm(value); }), "--clip-norm=");
+  }
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_optimizer()->set_momentum(0.9); }),
+                "--momentum=0.9");
+  ExpectInvalid(Create([](auto& spec) { spec.mutable_optimizer()->set_name("lion"); }),
+                "--optimizer=lion");
+  ExpectNotAvailable(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }),
+                     "--optimizer=adam");
+  EXPECT_TRUE(Create([](auto& spec) {
+                spec.mutable_optimizer()->set_name("sgd");
+                spec.mutable_optimizer()->set_momentum(0.9);
+                spec.mutable_optimizer()->set_eps(0);
+              }).ok());
+}
+
+TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {
+  EXPECT_TRUE(Create([](auto& spec) {
+                spec.set_role(v1::ROLE_INFER);
+                spec.clear_optimizer();
+              }).ok());
+  ExpectInvalid(Create([](auto& spec) { spec.set_role(v1::ROLE_INFER); }), "--lr=0.1");
+}
+
+TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
+  ExpectInvalid(Create([](auto& spec) { spec.set_role(static_cast<v1::Role>(9)); }), "--role=9");
+  ExpectInvalid(Create([](auto& spec) { spec.set_dtype(static_cast<v1::DType>(9)); }), "--dtype=9");
+  ExpectInvalid(Create([](auto& spec) { spec.set_device("tpu"); }), "--device=tpu");
+  ExpectNotAvailable(Create([](auto& spec) { spec.set_device("cuda"); }), "--device=cuda");
+  ExpectNotAvailable(Create([](auto& spec) { spec.set_recompute(true); }), "--recompute");
+  ExpectNotAvailable(Create([](auto& spec) { spec.add_shard_over("x"); }), "--shard-over");
+  for (const int64_t seconds : {int64_t{0}, int64_t{-1}, int64_t{3601}, INT64_MAX}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_timeout()->set_seconds(seconds); }),
+                  "--timeout=");
+  }
+  EXPECT_TRUE(Create([](auto& spec) { spec.mutable_timeout()->set_seconds(3600); }).ok());
+  v1::CreateEngineRequest dry = create_;
+  dry.set_dry_run(true);
+  ExpectNotAvailable(CheckCreate(dry, limits_).status(), "--dry-run");
+  ExpectInvalid(CheckRequestId(std::string(129, 'r')), "request_id=");
+}
+
+TEST_F(ValidateTest, Create_Model_LiesUnderARoot) {
+  const std::string model = (root_ / "model").string();
+  v1::CreateEngineRequest request = create_;
+  request.mutable_spec()->set_model("random:" + model + "/../model");
+  EXPECT_EQ(CheckCreate(request, limits_)->model(), "random:" + model);
+  ExpectInvalid(Create([](auto& spec) { spec.set_model("/etc"); }), "--model=/etc");
+  ExpectInvalid(Create([](auto& spec) { spec.set_model("random:/etc"); }), "--model=/etc");
+  ExpectInvalid(Create([](auto& spec) { spec.set_model("model"); }), "--model=model");
+  ExpectInvalid(Create([](auto& spec) { spec.clear_model(); }), "--model=");
+  EXPECT_EQ(Create([&](auto& spec) { spec.set_model(model + "x"); }).code(),
+            absl::StatusCode::kNotFound);
+  limits_.roots = DataRoots();
+  EXPECT_TRUE(Create([](auto& spec) {}).ok());
+  ExpectInvalid(Create([&](auto& spec) { spec.set_model(model); }), "--model=");
+}
+
+TEST_F(ValidateTest, Relayout_Fields_AreChecked) {
+  v1::RelayoutEngineRequest good;
+  good.set_name("actor");
+  good.mutable_layout()->add_ranks(3);
+  const auto check = [&](const std::function<void(v1::RelayoutEngineRequest&)>& change) {
+    v1::RelayoutEngineRequest request = good;
+    change(request);
+    return CheckRelayout(request, limits_).status();
+  };
+  EXPECT_EQ(CheckRelayout(good, limits_)->staging_bytes(), 64 << 20);
+  EXPECT_EQ(CheckRelayout(good, limits_)->layout().dp(), 1);
+  ExpectNotAvailable(check([](auto& request) { request.set_dry_run(true); }), "--dry-run");
+  ExpectNotAvailable(check([](auto& request) { request.set_in_place(true); }), "--in-place");
+  ExpectInvalid(check([](auto& request) { request.set_staging_bytes(-1); }), "--staging-mb=-1");
+  ExpectInvalid(check([](auto& request) { request.set_expected_generation(-1); }),
+                "--if-generation=-1");
+  ExpectInvalid(check([](auto& request) { request.clear_layout(); }), "--ranks");
+}
+
+TEST_F(ValidateTest, Train_Numbers_AreInRange) {
+  EXPECT_TRUE(Train([](auto&) {}).ok());
+  for (const int64_t steps : {int64_t{0}, int64_t{-1}, int64_t{1000000001}}) {
+    ExpectInvalid(Train([&](auto& request) { request.set_steps(steps); }),
+                  absl::StrCat("--steps=", steps));
+  }
+  for (const int64_t batch : {0, -1, 65537}) {
+    ExpectInvalid(Train([&](auto& request) { request.set_batch(batch); }),
+                  absl::StrCat("--batch=", batch));
+  }
+  for (const int64_t seq : {-1, 1000001}) {
+    ExpectInvalid(Train([&](auto& request) { request.set_seq(seq); }), absl::StrCat("--seq=", seq));
+  }
+  ExpectInvalid(Train([](auto& request) { request.set_accumulate(-1); }), "--accumulate=-1");
+  ExpectNotAvailable(Train([](auto& request) { request.set_accumulate(2); }), "--accumulate=2");
+  ExpectInvalid(Train([](auto& request) { request.set_data("text.u16.bin"); }),
+                "--data=text.u16.bin");
+  ExpectInvalid(Train([](auto& request) { request.set_data("/dev/zero"); }), "--data=/dev/zero");
+}
+
+TEST_F(ValidateTest, Generate_Fields_AreChecked) {
+  EXPECT_TRUE(Generate([](auto&) {}).ok());
+  for (const int64_t tokens : {0, -1}) {
+    ExpectInvalid(Generate([&](auto& request) { request.set_max_tokens(tokens); }),
+                  "--max-tokens=");
+  }
+  for (const double value : {kNan, kInf, -0.5}) {
+    ExpectInvalid(Generate([&](auto& request) { request.set_temperature(value); }),
+                  "--temperature=");
+    ExpectInvalid(Generate([&](auto& request) { request.set_top_p(value); }), "--top-p=");
+  }
+  ExpectInvalid(Generate([](auto& request) { request.set_top_p(1.5); }), "--top-p=1.5");
+  ExpectInvalid(Generate([](auto& request) { request.set_top_k(-1); }), "--top-k=-1");
+  ExpectInvalid(Generate([](auto& request) { request.clear_prompts(); }), "--tokens=");
+  ExpectInvalid(Generate([](auto& request) { request.add_prompts(); }), "(prompt 1) is empty");
+  ExpectInvalid(Generate([](auto& request) { request.add_prompts()->add_tokens(-3); }),
+                "--tokens=-3");
+  ExpectInvalid(Generate([](auto& request) { request.add_stop_tokens(-3); }), "--stop-token=-3");
+  ExpectInvalid(Generate([](auto& request) {
+                  for (int i = 0; i < 4096; ++i) request.add_prompts()->add_tokens(1);
+                }),
+                "4097 prompts");
+}
+
+TEST_F(ValidateTest, Export_Directory_LiesUnderARoot) {
+  v1::ExportEngineRequest request;
+  request.set_directory((root_ / "out").string());
+  EXPECT_EQ(CheckExport(request, limits_)->directory(), (root_ / "out").string());
+  request.set_directory("/tmp/../etc/out");
+  ExpectInvalid(CheckExport(request, limits_).status(), "DIR=/tmp/../etc/out");
+}
+
+TEST_F(ValidateTest, Sync_SameEngine_IsRefused) {
+  v1::SyncEngineRequest request;
+  request.set_source("a");
+  request.set_destination("a");
+  ExpectInvalid(CheckSync(request), "DST=a");
+}
+
+}  // namespace
+}  // namespace regroup

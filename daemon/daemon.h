@@ -1,0 +1,18 @@
+// One regroupd: workers, control plane and server, put together.
+#ifndef DAEMON_DAEMON_H_
+#define DAEMON_DAEMON_H_
+
+#include "absl/status/status.h"
+#include "daemon/flags.h"
+
+namespace regroup {
+
+// Serves until SIGTERM or SIGINT arrives on `signal_fd` (a signalfd; the signals are blocked in
+// this process). Prints "listening on HOST:PORT" once all ranks are ready. Call it on the main
+// thread: workers live as long as the thread that started them. Errors: what keeps it from
+// starting.
+absl::Status RunDaemon(const DaemonFlags& flags, int signal_fd);
+
+}  // namespace regroup
+
+#endif  // DAEMON_DAEMON_H_

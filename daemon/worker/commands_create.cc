@@ -1,0 +1,159 @@
+// Engines come and go: prepare, form, drop.
+#include <malloc.h>
+#include <xxhash.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "daemon/worker/commands.h"
+#include "daemon/worker/memory.h"
+#include "daemon/worker/proto_convert.h"
+#include "engine/group/agreement.h"
+#include "engine/group/comm_status.h"
+
+namespace regroup {
+namespace {
+
+std::string OptimizerLine(const OptimizerSpec& spec) {
+  return absl::StrFormat(
+      "optimizer %s lr %.17g momentum %.17g betas %.17g %.17g eps %.17g decay %.17g",
+      spec.kind == OptimizerKind::kAdamW ? "adamw" : "sgd", spec.learning_rate, spec.momentum,
+      spec.beta1, spec.beta2, spec.eps, spec.weight_decay);
+}
+
+// Everything that ranks of an engine must mean alike, a value a line.
+std::vector<std::string> Terms(const HeldEngine& engine) {
+  const EngineSpec& spec = engine.spec;
+  std::vector<std::string> terms = {
+      absl::StrCat("engine ", spec.name, " uid ", spec.uid),
+      absl::StrCat("model ", spec.model),
+      absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
+      absl::StrCat("layout ", spec.layout.ToString()),
+      absl::StrFormat("clip norm %.17g", spec.clip_norm),
+      absl::StrCat("seed ", spec.seed),
+      absl::StrCat("checks ", static_cast<int>(spec.checks)),
+      absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),
+      absl::StrCat("content ", engine.content_digest),
+  };
+  if (spec.role == Role::kTrain) terms.push_back(OptimizerLine(spec.optimizer));
+  for (std::string& line : engine.table().Describe()) terms.push_back(std::move(line));
+  return terms;
+}
+
+std::string Fingerprint(const HeldEngine& engine) {
+  const std::string text =
+      absl::StrCat(absl::StrJoin(engine.table().Describe(), "\n"), "\n", engine.content_digest);
+  const XXH128_hash_t digest = XXH3_128bits(text.data(), text.size());
+  return absl::StrFormat("%016x%016x", digest.high64, digest.low64);
+}
+
+int64_t NeededBytes(const EngineSpec& spec, const ParamTable& table) {
+  if (spec.role == Role::kInfer) return StateBytes(table, spec.layout, 0);
+  return StateBytes(table, spec.layout, spec.optimizer.num_moments()) +
+         TrainerBufferBytes(table, spec.layout);
+}
+
+}  // namespace
+
+absl::Status Commands::PrepareEngine(uint64_t uid, const v1::PrepareEngine& request,
+                                     v1::PrepareEngineResult* result) {
+  absl::StatusOr<EngineSpec> spec = SpecFromProto(request.spec(), uid);
+  if (!spec.ok()) return spec.status();
+  if (!spec->layout.Contains(identity_.rank)) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", identity_.rank, " is not one of the ",
+                                                   spec->layout.ToString(), " of engine ",
+                                                   spec->name));
+  }
+  if (const auto held = table_->Find(uid); held != nullptr && held->formed()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("rank ", identity_.rank, " already holds engine ", uid));
+  }
+  absl::StatusOr<LoadedModel> loaded = LoadModel(spec->model, spec->dtype, spec->seed);
+  if (!loaded.ok()) return loaded.status();
+  auto model = std::make_shared<LoadedModel>(*std::move(loaded));
+  const ParamTable& table = model->model->table();
+  if (absl::Status status =
+          AdmitMemory(absl::StrCat("engine ", spec->name, " on rank ", identity_.rank),
+                      NeededBytes(*spec, table), AvailableMemoryBytes());
+      !status.ok()) {
+    return status;
+  }
+  std::string digest = model->weights->ContentDigest();
+  auto engine = std::make_shared<HeldEngine>(*std::move(spec), std::move(model), std::move(digest));
+  result->set_parameters(table.total_numel());
+  result->set_units(static_cast<int64_t>(table.units().size()));
+  result->set_dtype(DTypeToProto(table.dtype()));
+  result->set_fingerprint(Fingerprint(*engine));
+  table_->Put(uid, std::move(engine));
+  return absl::OkStatus();
+}
+
+absl::Status Commands::FormEngine(uint64_t uid, const v1::FormEngine& request,
+                                  v1::FormEngineResult* result) {
+  const std::shared_ptr<HeldEngine> engine = table_->Find(uid);
+  const bool prepared = engine != nullptr && !engine->is_guest;
+  if (!prepared || engine->formed()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", identity_.rank, ": engine ", uid,
+                     prepared ? " is formed already" : " is not prepared"));
+  }
+  const EngineSpec& spec = engine->spec;
+  absl::StatusOr<std::unique_ptr<Group>> group =
+      FormGroup(engine.get(), kDataParallelGroup, spec.layout.ranks, request.rendezvous());
+  if (!group.ok()) return group.status();
+  EngineState state;
+  {
+    AbortHook hook(engine.get(), [&](const absl::Status& reason) { (*group)->Abort(reason); });
+    if (absl::Status status = Agree(**group, "create", Terms(*engine)); !status.ok()) return status;
+    absl::Status local = CatchStatus(absl::StrCat("rank ", identity_.rank, " loads weights"), [&] {
+      state = MakeState(engine->table(), spec.layout, identity_.rank,
+                        spec.role == Role::kTrain ? spec.optimizer.num_moments() : 0);
+      int64_t elements = 0;
+      for (const UnitState& unit : state.units) elements += unit.interval.size();
+      engine->bytes_total = elements * DTypeBytes(engine->table().dtype());
+      return LoadWeights(engine->table(), *engine->model->weights, &state,
+                         [&](int64_t bytes) { engine->bytes_done = bytes; });
+    });
+    if (absl::Status status = Agree(**group, "load", {}, local); !status.ok()) return status;
+  }
+  table_->SetRendezvous(uid, nullptr);  // all members have met
+  engine->model->weights = nullptr;     // unmaps the files
+  if (absl::Status status = BuildEngine(engine.get(), std::move(state), *std::move(group));
+      !status.ok()) {
+    return status;
+  }
+  *result->add_groups() = GroupToProto(engine->table(), spec.layout);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::BuildEngine(HeldEngine* engine, EngineState state,
+                                   std::unique_ptr<Group> group) {
+  const Model* model = engine->model->model.get();
+  if (engine->spec.role == Role::kTrain) {
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+        Trainer::Make(engine->spec, model, std::move(state), std::move(group));
+    if (!trainer.ok()) return trainer.status();
+    engine->SetTrainer(*std::move(trainer));
+    return absl::OkStatus();
+  }
+  MemoryUse memory;
+  memory.weights_bytes = memory.peak_bytes = WeightsBytes(state);
+  absl::StatusOr<std::unique_ptr<InferenceEngine>> inference =
+      InferenceEngine::Make(model, std::move(state));
+  if (!inference.ok()) return inference.status();
+  engine->inference = *std::move(inference);
+  engine->creation_group = std::move(group);
+  engine->SetMemory(memory);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::DropEngine(uint64_t uid) {
+  table_->SetRendezvous(uid, nullptr);
+  table_->Erase(uid);
+  malloc_trim(0);  // the memory goes back to the machine, where others look for it
+  return absl::OkStatus();
+}
+
+}  // namespace regroup

@@ -1,0 +1,47 @@
+// Generation, a token of each row at a time.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/commands.h"
+#include "daemon/worker/proto_convert.h"
+
+namespace regroup {
+
+absl::Status Commands::StartGeneration(HeldEngine* engine, const v1::StartGeneration& request) {
+  if (!engine->model->model->limits().is_language_model) {
+    return absl::InvalidArgumentError(absl::StrCat("engine ", engine->spec.name, " has the model ",
+                                                   engine->spec.model,
+                                                   "; allowed: a language model"));
+  }
+  std::vector<PromptRow> rows;
+  rows.reserve(request.rows_size());
+  for (const v1::Row& row : request.rows()) {
+    rows.push_back({row.row(), {row.tokens().begin(), row.tokens().end()}});
+  }
+  SamplingOptions options;
+  options.max_tokens = request.max_tokens();
+  options.temperature = request.temperature();
+  options.top_p = request.top_p();
+  options.top_k = request.top_k();
+  options.seed = request.seed();
+  options.stop_tokens.assign(request.stop_tokens().begin(), request.stop_tokens().end());
+  return engine->inference->StartGeneration(rows, options);
+}
+
+absl::Status Commands::DecodeToken(HeldEngine* engine, v1::DecodeTokenResult* result) {
+  const absl::StatusOr<std::vector<RowToken>> tokens = engine->inference->DecodeToken();
+  if (!tokens.ok()) return tokens.status();
+  for (const RowToken& token : *tokens) {
+    v1::RowToken* out = result->add_tokens();
+    out->set_row(token.row);
+    out->set_token(static_cast<int32_t>(token.token));
+    out->set_logprob(token.logprob);
+    out->set_finish_reason(FinishToProto(token.finish));
+  }
+  result->set_unfinished(engine->inference->unfinished());
+  result->set_weights_version(engine->inference->state().weights_version);
+  return absl::OkStatus();
+}
+
+}  // namespace regroup

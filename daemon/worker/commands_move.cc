@@ -1,0 +1,230 @@
+// Moves of state between layouts: a relayout of a trainer, or a sync of its weights into an
+// inference engine.
+#include <malloc.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/commands.h"
+#include "daemon/worker/memory.h"
+#include "daemon/worker/proto_convert.h"
+#include "engine/group/agreement.h"
+#include "engine/group/comm_status.h"
+
+namespace regroup {
+namespace {
+
+int64_t TotalBytes(const MemoryUse& memory) {
+  return memory.weights_bytes + memory.optimizer_bytes + memory.buffers_bytes;
+}
+
+absl::Status NoMove(int rank, uint64_t uid) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", rank, ": no move of engine ", uid, " is prepared"));
+}
+
+// The bytes that the destination needs on this rank beside what is there.
+int64_t NeededBytes(const PendingMove& move, const ParamTable& table) {
+  const Layout& layout = move.options.destination;
+  return StateBytes(table, layout, move.options.num_moments) +
+         (move.is_sync ? 0 : TrainerBufferBytes(table, layout));
+}
+
+}  // namespace
+
+// The engine that the move starts from, as this rank has it: held, or as a guest.
+absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::SourceOfMove(const EngineSpec& source,
+                                                                   const v1::PrepareMove& request) {
+  if (source.layout.Contains(identity_.rank)) {
+    auto engine = FormedTrainer(source.uid);
+    if (engine.ok() && !((*engine)->spec.layout == source.layout)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("engine ", source.name, " on rank ", identity_.rank, " lies on ",
+                       (*engine)->spec.layout.ToString(), ", not on ", source.layout.ToString()));
+    }
+    return engine;
+  }
+  std::shared_ptr<LoadedModel> model;
+  std::string digest;
+  if (request.kind() == v1::PrepareMove::KIND_SYNC) {
+    const auto destination = FormedInference(request.destination_uid());
+    if (!destination.ok()) return destination.status();
+    model = (*destination)->model;
+  } else {
+    absl::StatusOr<LoadedModel> loaded = LoadModel(source.model, source.dtype, source.seed);
+    if (!loaded.ok()) return loaded.status();
+    digest = loaded->weights->ContentDigest();
+    loaded->weights = nullptr;  // the weights come from the ranks that train
+    model = std::make_shared<LoadedModel>(*std::move(loaded));
+  }
+  return std::make_shared<HeldEngine>(source, std::move(model), std::move(digest),
+                                      /*is_guest=*/true);
+}
+
+absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request) {
+  absl::StatusOr<EngineSpec> source = SpecFromProto(request.source(), uid);
+  if (!source.ok()) return source.status();
+  auto pending = std::make_unique<PendingMove>();
+  pending->is_sync = request.kind() == v1::PrepareMove::KIND_SYNC;
+  pending->destination_uid = request.destination_uid();
+  pending->generation = request.generation();
+  absl::StatusOr<Layout> destination = LayoutFromProto(
+      request.destination_layout(), pending->is_sync ? Placement::kReplicate : Placement::kShard);
+  if (!destination.ok()) return destination.status();
+  MoveOptions& options = pending->options;
+  options.source = source->layout;
+  options.destination = *std::move(destination);
+  options.num_moments = pending->is_sync ? 0 : source->optimizer.num_moments();
+  if (request.staging_bytes() != 0) options.staging_bytes = request.staging_bytes();
+  options.step = request.step();
+  options.data_position = request.data_position();
+  options.weights_version = request.weights_version();
+
+  absl::StatusOr<std::shared_ptr<HeldEngine>> engine = SourceOfMove(*source, request);
+  if (!engine.ok()) return engine.status();
+  const ParamTable& table = (*engine)->table();
+  if (options.destination.Contains(identity_.rank)) {
+    if (pending->is_sync) {
+      const auto infer = FormedInference(pending->destination_uid);
+      if (!infer.ok()) return infer.status();
+      if ((*infer)->table().Describe() != table.Describe()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "engines ", source->name, " and ", (*infer)->spec.name,
+            " have other parameters or dtypes; allowed: two engines of the same model and dtype"));
+      }
+    }
+    absl::Status admitted = AdmitMemory(absl::StrCat("engine ", source->name, " on rank ",
+                                                     identity_.rank, ", beside its old layout,"),
+                                        NeededBytes(*pending, table), AvailableMemoryBytes());
+    if (!admitted.ok()) return admitted;
+  }
+  const std::shared_ptr<Trainer> trainer = (*engine)->trainer();
+  absl::StatusOr<std::unique_ptr<Move>> move = Move::Prepare(
+      table, options, identity_.rank, trainer == nullptr ? nullptr : &trainer->state());
+  if (!move.ok()) return move.status();
+  (*engine)->SetMove(*std::move(move));
+  (*engine)->pending = std::move(pending);
+  if ((*engine)->is_guest) table_->Put(uid, *engine);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::AgreeMove(uint64_t uid, const v1::AgreeMove& request) {
+  const std::shared_ptr<HeldEngine> engine = table_->Find(uid);
+  if (engine == nullptr || engine->pending == nullptr) return NoMove(identity_.rank, uid);
+  PendingMove& pending = *engine->pending;
+  const Layout& destination = pending.options.destination;
+  absl::StatusOr<std::unique_ptr<Group>> group =
+      FormGroup(engine.get(), "move", UnionOfRanks(pending.options.source.ranks, destination.ranks),
+                request.rendezvous());
+  if (!group.ok()) return group.status();
+  std::vector<std::string> terms = {
+      absl::StrCat(pending.is_sync ? "sync" : "relayout", " of engine ", uid),
+      absl::StrCat("generation ", pending.generation)};
+  absl::Status local;
+  if (!pending.is_sync) {
+    terms.push_back(absl::StrCat("content ", engine->content_digest));
+    if (destination.Contains(identity_.rank)) {
+      absl::StatusOr<std::unique_ptr<Group>> partition =
+          FormGroup(engine.get(), kDataParallelGroup, destination.ranks, request.rendezvous());
+      local = partition.status();
+      if (partition.ok()) pending.partition_group = *std::move(partition);
+    }
+  }
+  {
+    AbortHook hook(engine.get(), [&](const absl::Status& reason) { (*group)->Abort(reason); });
+    if (absl::Status status = Agree(**group, "agree", terms, local); !status.ok()) return status;
+  }
+  absl::Status status = engine->move()->Agree(*std::move(group));
+  if (status.ok()) table_->SetRendezvous(uid, nullptr);  // all members have met
+  return status;
+}
+
+// What a commit would still have to build is built here, where a failure can be rolled back.
+absl::Status Commands::RunMove(uint64_t uid, v1::RunMoveResult* result) {
+  const std::shared_ptr<HeldEngine> engine = table_->Find(uid);
+  if (engine == nullptr || engine->pending == nullptr) return NoMove(identity_.rank, uid);
+  PendingMove& pending = *engine->pending;
+  const std::shared_ptr<HeldEngine> replica =
+      pending.is_sync ? table_->Find(pending.destination_uid) : nullptr;
+  const absl::StatusOr<MoveResult> moved = engine->move()->Run([&](int64_t done, int64_t total) {
+    for (HeldEngine* shown : {engine.get(), replica.get()}) {
+      if (shown == nullptr) continue;
+      shown->bytes_total = total;
+      shown->bytes_done = done;
+    }
+  });
+  if (!moved.ok()) return moved.status();
+  int64_t peak = TotalBytes(engine->memory());
+  if (replica != nullptr) peak += TotalBytes(replica->memory());
+  std::optional<EngineState> state = engine->move()->TakeState();
+  if (state.has_value()) {
+    peak += WeightsBytes(*state) + OptimizerBytes(*state);
+    if (pending.is_sync) {
+      pending.weights = std::move(state);
+    } else {
+      EngineSpec spec = engine->spec;
+      spec.layout = pending.options.destination;
+      pending.next =
+          std::make_shared<HeldEngine>(std::move(spec), engine->model, engine->content_digest);
+      absl::Status status =
+          BuildEngine(pending.next.get(), *std::move(state), std::move(pending.partition_group));
+      if (!status.ok()) return status;
+      pending.next->data = engine->data;
+      pending.next->batch = engine->batch;
+    }
+  }
+  pending.verified = true;
+  result->set_bytes_sent(moved->bytes_sent);
+  result->set_bytes_received(moved->bytes_received);
+  result->set_bytes_kept(moved->bytes_kept);
+  result->set_peak_bytes(peak);
+  return absl::OkStatus();
+}
+
+// Said again, it finds nothing to do.
+absl::Status Commands::CommitMove(uint64_t uid) {
+  std::shared_ptr<HeldEngine> engine = table_->Find(uid);
+  if (engine == nullptr || engine->pending == nullptr) return absl::OkStatus();
+  PendingMove& pending = *engine->pending;
+  if (!pending.verified) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rank ", identity_.rank, ": the move of engine ", engine->spec.name, " is not verified"));
+  }
+  if (pending.is_sync) {
+    if (pending.weights.has_value()) {
+      const auto replica = FormedInference(pending.destination_uid);
+      if (!replica.ok()) return replica.status();
+      MemoryUse memory = (*replica)->memory();
+      memory.weights_bytes = WeightsBytes(*pending.weights);
+      memory.peak_bytes = std::max(memory.peak_bytes, 2 * memory.weights_bytes);
+      (*replica)->inference->ReplaceState(*std::move(pending.weights));
+      (*replica)->SetMemory(memory);
+    }
+    engine->SetMove(nullptr);
+    engine->pending = nullptr;
+    if (engine->is_guest) table_->Erase(uid);
+  } else if (pending.next != nullptr) {
+    table_->Put(uid, std::move(pending.next));
+  } else {
+    table_->Erase(uid);
+  }
+  table_->SetRendezvous(uid, nullptr);
+  engine = nullptr;
+  malloc_trim(0);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::RollBackMove(uint64_t uid) {
+  table_->SetRendezvous(uid, nullptr);
+  std::shared_ptr<HeldEngine> engine = table_->Find(uid);
+  if (engine == nullptr || engine->pending == nullptr) return absl::OkStatus();
+  engine->SetMove(nullptr);
+  engine->pending = nullptr;
+  if (engine->is_guest) table_->Erase(uid);
+  engine = nullptr;
+  malloc_trim(0);
+  return absl::OkStatus();
+}
+
+}  // namespace regroup

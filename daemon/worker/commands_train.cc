@@ -1,0 +1,76 @@
+// Training: the check of the data that steps will draw, and the steps.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/worker/commands.h"
+#include "daemon/worker/proto_convert.h"
+#include "engine/group/comm_status.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+// Bounds what one step can make every rank allocate.
+constexpr int64_t kMaxBatch = 1 << 20;
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
+
+absl::Status CheckNumber(absl::string_view flag, int64_t value, int64_t most) {
+  if (value >= 1 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, "=", value, "; allowed: 1 to ", most));
+}
+
+}  // namespace
+
+absl::Status Commands::CheckTraining(HeldEngine* engine, const v1::CheckTraining& request,
+                                     v1::CheckTrainingResult* result) {
+  if (absl::Status status = CheckNumber("--steps", request.steps(), kMaxSteps); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = CheckNumber("--batch", request.batch(), kMaxBatch); !status.ok()) {
+    return status;
+  }
+  if (request.accumulate() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--accumulate=", request.accumulate(), "; allowed: 1"));
+  }
+  if (request.accumulate() > 1) {
+    return NotAvailable(absl::StrCat("--accumulate=", request.accumulate(), "; allowed: 1"));
+  }
+  absl::StatusOr<std::unique_ptr<Dataset>> data =
+      Dataset::Open(request.data(), request.seq(), engine->model->model->limits());
+  if (!data.ok()) return data.status();
+  const int64_t rows = (*data)->rows();
+  const int64_t position = engine->trainer()->state().data_position;
+  const auto first = static_cast<int64_t>(static_cast<__int128>(position) * request.batch() % rows);
+  const int64_t drawn = static_cast<int64_t>(
+      std::min<__int128>(static_cast<__int128>(request.steps()) * request.batch(), rows));
+  if (absl::Status status = (*data)->Check(first, drawn); !status.ok()) return status;
+  engine->data = *std::move(data);
+  engine->batch = request.batch();
+  result->set_rows(rows);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::TrainStep(HeldEngine* engine, v1::TrainStepResult* result) {
+  if (engine->data == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("engine ", engine->spec.name, ": no data was checked before this step"));
+  }
+  const absl::Time start = absl::Now();
+  absl::Status status = CatchStatus(
+      absl::StrCat("engine ", engine->spec.name, ", rank ", identity_.rank, ", step"), [&] {
+        const absl::StatusOr<StepResult> step =
+            engine->trainer()->Step(*engine->data, engine->batch);
+        if (!step.ok()) return step.status();
+        *result->mutable_record() =
+            RecordToProto(*step, absl::ToDoubleSeconds(absl::Now() - start));
+        result->set_weights_version(step->weights_version);
+        return absl::OkStatus();
+      });
+  if (!status.ok()) engine->failure = status;
+  return status;
+}
+
+}  // namespace regroup

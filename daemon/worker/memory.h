@@ -1,0 +1,33 @@
+// How much memory an engine needs on one rank, and how much the machine has.
+#ifndef DAEMON_WORKER_MEMORY_H_
+#define DAEMON_WORKER_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/layout/layout.h"
+#include "engine/layout/param_table.h"
+
+namespace regroup {
+
+// Bytes of weights and moments that one rank of `layout` holds, padding included.
+int64_t StateBytes(const ParamTable& table, const Layout& layout, int num_moments);
+
+// Bytes beside the state that a trainer needs on one rank: the reduced gradients of its shards, two
+// gather buffers and three gradient buffers of the largest unit.
+int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout);
+
+// MemAvailable of the machine; -1 if it cannot be read.
+int64_t AvailableMemoryBytes();
+
+// Resident memory of this process; -1 if it cannot be read.
+int64_t ResidentBytes();
+
+// RESOURCE_EXHAUSTED (reason MEMORY) with both numbers if `needed` bytes are more than `available`;
+// an unknown `available` (-1) admits. `what` starts the message: who needs it.
+absl::Status AdmitMemory(absl::string_view what, int64_t needed, int64_t available);
+
+}  // namespace regroup
+
+#endif  // DAEMON_WORKER_MEMORY_H_

@@ -1,0 +1,227 @@
+// The wire itself: what regroupctl does not let one do, and the fields that scripts read.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "grpcpp/create_channel.h"
+#include "proto/rpc_status.h"
+#include "regroup/v1/control.grpc.pb.h"
+#include "tests/system/cli.h"
+#include "tests/system/fixtures.h"
+
+namespace regroup::harness {
+namespace {
+
+class RpcTest : public FixtureTest {
+ protected:
+  static void SetUpTestSuite() { StartDaemonOnFixtures(2); }
+
+  void SetUp() override {
+    FixtureTest::SetUp();
+    stub_ = v1::Control::NewStub(
+        grpc::CreateChannel(daemon().address(), grpc::InsecureChannelCredentials()));
+  }
+
+  static v1::CreateEngineRequest Request(const std::string& id, const std::string& name) {
+    v1::CreateEngineRequest request;
+    request.set_request_id(id);
+    request.mutable_spec()->set_name(name);
+    request.mutable_spec()->set_model(kMlpSpec);
+    request.mutable_spec()->set_role(v1::ROLE_TRAIN);
+    request.mutable_spec()->mutable_layout()->add_ranks(0);
+    request.mutable_spec()->mutable_optimizer()->set_name("sgd");
+    request.mutable_spec()->mutable_optimizer()->set_learning_rate(0.1);
+    return request;
+  }
+
+  static void SetDeadline(grpc::ClientContext* context) {
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  }
+
+  grpc::Status Create(const v1::CreateEngineRequest& request, v1::Operation* operation) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    return stub_->CreateEngine(&context, request, operation);
+  }
+
+  std::unique_ptr<v1::Control::Stub> stub_;
+};
+
+TEST_F(RpcTest, UnaryCall_WithoutADeadline_IsRefused) {
+  grpc::ClientContext context;
+  v1::GetStatusResponse response;
+  const grpc::Status status = stub_->GetStatus(&context, {}, &response);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_NE(status.error_message().find("deadline"), std::string::npos) << status.error_message();
+}
+
+TEST_F(RpcTest, CreateEngine_SameRequestId_ReturnsTheFirstAnswer) {
+  v1::Operation first;
+  v1::Operation again;
+  ASSERT_TRUE(Create(Request("id-1", "e"), &first).ok());
+  ASSERT_TRUE(Create(Request("id-1", "e"), &again).ok());
+  EXPECT_EQ(again.id(), first.id());
+  cli().ctl().MustRun({"operation", "watch", first.id()});
+  EXPECT_EQ(cli().EngineNames(), std::vector<std::string>{"e"});
+  // The answer of before, even though the engine is gone.
+  cli().Delete("e");
+  ASSERT_TRUE(Create(Request("id-1", "e"), &again).ok());
+  EXPECT_EQ(again.id(), first.id());
+  EXPECT_TRUE(cli().EngineNames().empty());
+}
+
+TEST_F(RpcTest, CreateEngine_SameRequestIdOtherRequest_IsAlreadyExists) {
+  v1::Operation operation;
+  ASSERT_TRUE(Create(Request("id-2", "e"), &operation).ok());
+  const grpc::Status status = Create(Request("id-2", "other"), &operation);
+  EXPECT_EQ(status.error_code(), grpc::ALREADY_EXISTS) << status.error_message();
+}
+
+TEST_F(RpcTest, CreateEngine_WithoutARequestId_IsRefused) {
+  v1::Operation operation;
+  const grpc::Status status = Create(Request("", "e"), &operation);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_NE(status.error_message().find("request_id"), std::string::npos) << status.error_message();
+}
+
+TEST_F(RpcTest, Errors_CarryTheirDetail) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::DescribeEngineRequest request;
+  request.set_name("nobody");
+  v1::Engine engine;
+  const grpc::Status status = stub_->DescribeEngine(&context, request, &engine);
+  EXPECT_EQ(status.error_code(), grpc::NOT_FOUND);
+  const std::optional<v1::ErrorDetail> detail = DetailOf(FromGrpc(status));
+  ASSERT_TRUE(detail.has_value());
+  EXPECT_EQ(detail->engine(), "nobody");
+}
+
+// A spec that regroupctl would never send.
+TEST_F(RpcTest, CreateEngine_WrongFields_AreRefusedByTheServerToo) {
+  std::vector<v1::CreateEngineRequest> requests;
+  const auto add = [&]() -> v1::EngineSpec* {
+    requests.push_back(Request("wrong-" + std::to_string(requests.size()), "e"));
+    return requests.back().mutable_spec();
+  };
+  add()->set_name("../x");
+  add()->set_name("");
+  add()->mutable_layout()->clear_ranks();
+  add()->mutable_layout()->add_ranks(0);
+  add()->mutable_layout()->set_ranks(0, -1);
+  add()->mutable_layout()->set_ranks(0, 7);
+  add()->mutable_optimizer()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
+  add()->mutable_optimizer()->set_learning_rate(-1);
+  add()->mutable_optimizer()->set_momentum(std::numeric_limits<double>::infinity());
+  add()->mutable_optimizer()->set_name("lion");
+  add()->set_clip_norm(-1);
+  add()->mutable_timeout()->set_seconds(-1);
+  add()->set_model("");
+  add()->set_model("relative/folder");
+  add()->set_role(static_cast<v1::Role>(77));
+  add()->set_device("tpu");
+  for (const v1::CreateEngineRequest& request : requests) {
+    v1::Operation operation;
+    const grpc::Status status = Create(request, &operation);
+    const bool refused_later =
+        status.ok() && cli().ctl().Run({"operation", "watch", operation.id()}).exit != 0;
+    EXPECT_TRUE(!status.ok() || refused_later) << request.ShortDebugString();
+    EXPECT_TRUE(cli().EngineNames().empty()) << request.ShortDebugString();
+    if (status.ok()) continue;
+    EXPECT_TRUE(DetailOf(FromGrpc(status)).has_value()) << status.error_message();
+    EXPECT_NE(status.error_code(), grpc::INTERNAL) << status.error_message();
+    EXPECT_NE(status.error_code(), grpc::UNKNOWN) << status.error_message();
+  }
+}
+
+void ExpectFields(const nlohmann::json& object, const std::vector<std::string>& fields) {
+  for (const std::string& field : fields)
+    EXPECT_TRUE(object.contains(field)) << field << ": " << object;
+}
+
+TEST_F(RpcTest, Json_EveryCommand_HasTheFieldsThatScriptsRead) {
+  const Ctl& ctl = cli().ctl();
+  ExpectFields(
+      ctl.MustRun({"engine", "create", "e", "--ranks=0-1", "--model=" + Data().untied.folder,
+                   "--lr=0.1"})
+          .json(),
+      {"id", "kind", "engine", "phase", "done", "error", "seconds", "bytesMoved", "peakBytes"});
+  const std::vector<nlohmann::json> steps =
+      ctl.MustRun(TrainCommand("e", {Data().text.path, 2, 2, kSeq, {}})).rows();
+  ASSERT_EQ(steps.size(), 2u);
+  ExpectFields(steps[0], {"step", "loss", "gradNorm", "tokens", "seconds", "skipped"});
+  const nlohmann::json ranks = ctl.MustRun({"rank", "list"}).json()["ranks"];
+  ASSERT_EQ(ranks.size(), 2u);
+  ExpectFields(ranks[1], {"rank", "node", "pid", "state", "engines"});
+  EXPECT_EQ(ranks[1]["state"], "READY");
+  EXPECT_EQ(ranks[1]["engines"], std::vector<std::string>{"e"});
+  const nlohmann::json nodes = ctl.MustRun({"node", "list"}).json()["nodes"];
+  ASSERT_EQ(nodes.size(), 1u);
+  ExpectFields(nodes[0], {"node", "address", "ranks", "state"});
+  EXPECT_EQ(nodes[0]["node"], "a");
+  const std::vector<std::string> engine_fields = {
+      "name", "ranks", "role", "state", "generation", "step", "dataPosition", "weightsVersion"};
+  const nlohmann::json row = cli().Row("e");
+  ExpectFields(row, engine_fields);
+  EXPECT_EQ(row["role"], "TRAIN");
+  EXPECT_EQ(row["state"], "READY");
+  const nlohmann::json described = cli().Describe("e");
+  ExpectFields(described, engine_fields);
+  ASSERT_EQ(described["groups"].size(), 1u);
+  ExpectFields(described["groups"][0], {"name", "ranks", "parameters"});
+  ASSERT_EQ(described["memory"].size(), 2u);
+  ExpectFields(described["memory"][0],
+               {"rank", "weightsBytes", "optimizerBytes", "buffersBytes", "peakBytes"});
+  // Half of the weights, and twice as much of moments, with some padding.
+  const auto weights = described["memory"][0]["weightsBytes"].get<int64_t>();
+  EXPECT_GE(weights, 119232 * 4 / 2);
+  EXPECT_LE(weights, 119232 * 4 / 2 + 4096);
+  EXPECT_EQ(described["memory"][0]["optimizerBytes"], 2 * weights);
+  ExpectFields(ctl.MustRun({"status"}).json(), {"nodes", "ranks", "engines", "operations"});
+  ExpectFields(ctl.MustRun({"engine", "trace", "e"}).json(), {"engine", "groups", "passes"});
+  const nlohmann::json operations = ctl.MustRun({"operation", "list"}).json()["operations"];
+  ASSERT_GE(operations.size(), 1u);
+  const std::string id = operations.back()["id"];
+  EXPECT_EQ(ctl.MustRun({"operation", "describe", id}).json()["id"], id);
+  ExpectFields(ctl.MustRun({"engine", "delete", "e"}).json(), {"id", "done", "error"});
+}
+
+TEST_F(RpcTest, NoWait_ReturnsAtOnceAndWatchEndsWithTheOutcome) {
+  const nlohmann::json accepted = cli()
+                                      .ctl()
+                                      .MustRun({"engine", "create", "e", "--ranks=0-1", "--lr=0.1",
+                                                "--no-wait", "--model=" + Data().untied.folder})
+                                      .json();
+  const std::vector<nlohmann::json> states =
+      cli().ctl().MustRun({"operation", "watch", accepted["id"]}).rows();
+  ASSERT_FALSE(states.empty());
+  EXPECT_EQ(states.back()["done"], true);
+  EXPECT_EQ(states.back()["error"], "");
+  EXPECT_EQ(cli().State("e"), "READY");
+}
+
+// For people: no JSON, but the names.
+TEST_F(RpcTest, Table_ShowsEnginesOnRanks) {
+  cli().Create("somebody", "0-1", kMlpSpec, {"--lr=0.1"});
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"status"},
+                                                  {"engine", "list"},
+                                                  {"rank", "list"},
+                                                  {"engine", "describe", "somebody"},
+                                                  {"engine", "trace", "somebody"}}) {
+    std::vector<std::string> argv = {Runfile("client/regroupctl"),
+                                     "--server=" + daemon().address()};
+    argv.insert(argv.end(), command.begin(), command.end());
+    const auto process = Process::Start(argv);
+    EXPECT_EQ(process->Finish(absl::Seconds(20)), 0) << process->Errors();
+    EXPECT_NE(process->Output().find("somebody"), std::string::npos) << process->Output();
+    EXPECT_EQ(process->Output().find('{'), std::string::npos) << process->Output();
+  }
+}
+
+}  // namespace
+}  // namespace regroup::harness

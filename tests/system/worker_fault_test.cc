@@ -1,0 +1,310 @@
+// A rank that dies or stands still ends what it took part in, is named, and comes back empty.
+// Nobody else notices.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/system/cli.h"
+#include "tests/system/fixtures.h"
+
+namespace regroup::harness {
+namespace {
+
+using Steps = std::vector<StepRecord>;
+
+// Within which a death has to be known.
+constexpr absl::Duration kReported = absl::Seconds(2);
+constexpr int64_t kForever = 1000000;
+// Big enough that a move takes a while: 7.4 million parameters.
+constexpr char kBigMlp[] = "mlp:in=8,hidden=1024,layers=8,out=4";
+
+TrainArgs Text(int64_t steps) { return {Data().text.path, steps, 4, kSeq, {}}; }
+TrainArgs Rows(int64_t steps) { return {Data().mlp_path, steps, 8, 0, {}}; }
+
+class WorkerFaultTest : public FixtureTest {
+ protected:
+  static void SetUpTestSuite() { StartDaemonOnFixtures(4); }
+
+  // Every rank has to be there again before the next test.
+  void TearDown() override {
+    FixtureTest::TearDown();
+    for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(daemon().WaitForRestart(rank, -1)) << rank;
+  }
+
+  static void Create(const std::string& name, const std::string& ranks, Flags flags = {}) {
+    for (const std::string& flag : OptimizerFlags(AdamW())) flags.push_back(flag);
+    cli().Create(name, ranks, Data().untied.folder, flags);
+  }
+
+  static std::unique_ptr<Process> StartTraining(const std::string& name, int64_t steps) {
+    auto train = cli().ctl().Start(TrainCommand(name, Text(steps)));
+    EXPECT_TRUE(WaitUntil(absl::Seconds(30), [&] { return !train->OutputLines().empty(); }))
+        << train->Errors();
+    return train;
+  }
+
+  static bool WaitForFailure(const std::string& engine, absl::Duration deadline) {
+    return WaitUntil(deadline, [&] { return cli().State(engine) == "FAILED"; });
+  }
+
+  static void ExpectMentions(const std::string& text, const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      EXPECT_NE(text.find(word), std::string::npos) << "\"" << word << "\" is not in: " << text;
+    }
+  }
+
+  static void ExpectTrainsLikeTorch(const std::string& engine) {
+    ReferenceRun reference(Data().untied, Data().text, AdamW());
+    ExpectSteps(cli().Train(engine, Text(3)), reference.Train(3, 4));
+  }
+};
+
+TEST_F(WorkerFaultTest, Kill_IdleRank_FailsItsEnginesAndNobodyElses) {
+  Create("hit", "1-2");
+  Create("other", "0,3");
+  const pid_t pid = daemon().WorkerPid(2);
+  ASSERT_GT(pid, 0);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  ASSERT_TRUE(WaitForFailure("hit", kReported));
+  ExpectMentions(cli().Describe("hit").value("error", ""), {"rank 2", "SIGKILL"});
+  ExpectMentions(daemon().RankRow(2).value("error", ""), {"rank 2", "SIGKILL", absl::StrCat(pid)});
+  EXPECT_EQ(cli().State("other"), "READY");
+  ExpectTrainsLikeTorch("other");
+
+  EXPECT_TRUE(daemon().WaitForRestart(2, pid));
+  EXPECT_EQ(cli().State("hit"), "FAILED") << "its weights are gone";
+  for (const std::vector<std::string>& command : {TrainCommand("hit", Text(1)),
+                                                  {"engine", "relayout", "hit", "--ranks=0"},
+                                                  {"export", "hit", DataPath("never")}}) {
+    const CtlResult refused = cli().ctl().Run(command);
+    EXPECT_EQ(refused.exit, 1) << command[0];
+    ExpectMentions(refused.errors, {"hit", "rank 2"});
+  }
+  cli().Delete("hit");
+  EXPECT_EQ(daemon().RankRow(2)["engines"].size(), 0u);
+  Create("hit", "1-2");
+  ExpectTrainsLikeTorch("hit");
+}
+
+TEST_F(WorkerFaultTest, Kill_WhileTraining_EndsThatRunAndNoOther) {
+  Create("other", "0,3");
+  const Steps expected = cli().Train("other", Text(100));
+  cli().Delete("other");
+  Create("hit", "1-2");
+  Create("other", "0,3");
+  const pid_t pid = daemon().WorkerPid(1);
+  const auto other = StartTraining("other", 100);
+  const auto hit = StartTraining("hit", kForever);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_TRUE(WaitForFailure("hit", kReported));
+  const CtlResult result = Collect(*hit, absl::Seconds(5));
+  EXPECT_EQ(result.exit, 1);
+  ExpectMentions(result.errors, {"rank 1", "SIGKILL"});
+  const CtlResult undisturbed = Collect(*other);
+  EXPECT_EQ(undisturbed.exit, 0) << undisturbed.errors;
+  EXPECT_EQ(ParseSteps(undisturbed), expected);
+  // The survivor of the group is as good as new.
+  EXPECT_EQ(daemon().RankRow(2).value("state", ""), "READY");
+  Create("next", "2-3");
+  ExpectTrainsLikeTorch("next");
+}
+
+TEST_F(WorkerFaultTest, End_OfAnyKind_IsReportedAsWhatItWas) {
+  const std::vector<std::pair<int, std::string>> ends = {
+      {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"}};
+  for (const auto& [signal, name] : ends) {
+    const pid_t pid = daemon().WorkerPid(3);
+    ASSERT_EQ(kill(pid, signal), 0);
+    EXPECT_TRUE(daemon().WaitForRestart(3, pid));
+    ExpectMentions(daemon().RankRow(3).value("error", ""), {"rank 3", name, absl::StrCat(pid)});
+  }
+}
+
+TEST_F(WorkerFaultTest, KillDeleteCreate_Repeatedly_AlwaysWorks) {
+  for (int i = 0; i < 5 && !HasFailure(); ++i) {
+    Create("e", "0-1");
+    const pid_t pid = daemon().WorkerPid(i % 2);
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    cli().Delete("e");
+    Create("e", "0-1");  // waits for the rank
+    ExpectTrainsLikeTorch("e");
+    cli().Delete("e");
+  }
+}
+
+// A rank that stands still is as good as dead to its group once the engine's timeout has passed.
+TEST_F(WorkerFaultTest, Stop_WhileTraining_FailsAfterTheTimeoutNamingTheRank) {
+  Create("hit", "0-2", {"--timeout=2s"});
+  Create("other", "0,3");
+  const pid_t pid = daemon().WorkerPid(2);
+  const auto hit = StartTraining("hit", kForever);
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  const CtlResult result = Collect(*hit, absl::Seconds(20));
+  EXPECT_EQ(result.exit, 1) << result.errors;
+  ExpectMentions(result.errors, {"2"});
+  EXPECT_EQ(cli().State("hit"), "FAILED");
+  ExpectMentions(cli().Describe("hit").value("error", ""), {"rank 2"});
+  ExpectTrainsLikeTorch("other");
+  Create("next", "1,3");
+  ExpectTrainsLikeTorch("next");
+  EXPECT_TRUE(daemon().WaitForRestart(2, pid)) << "a rank that hangs is replaced";
+}
+
+TEST_F(WorkerFaultTest, Delete_WithAStoppedRank_EndsAndReplacesIt) {
+  Create("e", "1-2");
+  const pid_t pid = daemon().WorkerPid(1);
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  cli().ctl().MustRun({"engine", "delete", "e"}, absl::Seconds(15));
+  EXPECT_EQ(cli().State("e"), "");
+  EXPECT_TRUE(daemon().WaitForRestart(1, pid));
+  Create("e", "1-2");
+  ExpectTrainsLikeTorch("e");
+}
+
+// Killed at any moment of a move: the engine is whole, in the old layout or the new one, or FAILED
+// because a rank that held state is gone. Never half, never a hang.
+TEST_F(WorkerFaultTest, Kill_DuringRelayout_LeavesAWholeOrAFailedEngine) {
+  std::mt19937 generator(5);
+  for (int i = 0; i < 6 && !HasFailure(); ++i) {
+    cli().Create("e", "0-3", kBigMlp, OptimizerFlags(AdamW()));
+    cli().Train("e", Rows(1));
+    const int rank = i % 2 == 0 ? 3 : 0;
+    const pid_t pid = daemon().WorkerPid(rank);
+    const auto move = cli().ctl().Start({"engine", "relayout", "e", "--ranks=0-1"});
+    absl::SleepFor(absl::Milliseconds(generator() % 250));  // any moment must do
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    const CtlResult result = Collect(*move, absl::Seconds(10));
+    if (result.exit != 0) {
+      EXPECT_EQ(result.exit, 1);
+      ExpectMentions(result.errors, {absl::StrCat(rank)});
+    }
+    // A rank that the new layout does not use may die after the commit.
+    const bool whole = result.exit == 0 && rank == 3;
+    if (!whole) {
+      EXPECT_TRUE(WaitForFailure("e", kReported)) << cli().Row("e") << result.errors;
+    } else {
+      EXPECT_EQ(cli().State("e"), "READY");
+      EXPECT_EQ(cli().Ranks("e"), (std::vector<int>{0, 1}));
+      cli().Train("e", Rows(1));
+    }
+    cli().Delete("e");
+    Create("next", rank == 3 ? "0-2" : "1-3");
+    ExpectTrainsLikeTorch("next");
+    cli().Delete("next");
+    EXPECT_TRUE(daemon().WaitForRestart(rank, pid));
+  }
+}
+
+// A sync that could not reach every inference rank is no sync, and nobody gets to see half of one.
+TEST_F(WorkerFaultTest, Sync_WithAStoppedInferenceRank_FailsAndTheTrainerGoesOn) {
+  Create("actor", "0-1", {"--timeout=2s"});
+  cli().Create("rollout", "2-3", Data().untied.folder, {"--role=infer", "--timeout=2s"});
+  cli().Train("actor", Text(1));
+  const pid_t pid = daemon().WorkerPid(3);
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  const CtlResult result =
+      cli().ctl().Run({"engine", "sync", "actor", "rollout"}, absl::Seconds(30));
+  EXPECT_EQ(result.exit, 1) << result.output;
+  ExpectMentions(result.errors, {"3"});
+  EXPECT_EQ(cli().State("actor"), "READY");
+  EXPECT_EQ(cli().Train("actor", Text(1))[0].step, 2);
+  EXPECT_TRUE(daemon().WaitForRestart(3, pid));
+  const CtlResult generate =
+      cli().ctl().Run({"generate", "rollout", "--tokens=1,2", "--max-tokens=2"});
+  EXPECT_EQ(generate.exit, 1) << "rank 3 lost its weights: " << generate.output;
+}
+
+// A replaced inference worker never answers with the weights of the file.
+TEST_F(WorkerFaultTest, Kill_InferenceRank_GenerateIsRefusedUntilANewEngineIsSynced) {
+  Create("actor", "0");
+  cli().CreateRollout("rollout", "2-3", Data().untied.folder);
+  cli().Train("actor", Text(4));
+  cli().Sync("actor", "rollout");
+  EXPECT_EQ(cli().Generate("rollout", {{1, 2}}, 1)[0].weights_version, 5);
+  const pid_t pid = daemon().WorkerPid(3);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  const std::vector<std::string> generate = {"generate", "rollout", "--tokens=1,2",
+                                             "--max-tokens=1"};
+  do {
+    const CtlResult result = cli().ctl().Run(generate);
+    if (result.exit == 0) {
+      EXPECT_EQ(result.rows().back()["outputs"][0]["weightsVersion"], 5);
+    } else {
+      ExpectMentions(result.errors, {"rollout"});
+    }
+  } while (cli().State("rollout") != "FAILED" && !HasFailure());
+  EXPECT_TRUE(daemon().WaitForRestart(3, pid));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(cli().ctl().Run(generate).exit, 1);
+  cli().Delete("rollout");
+  cli().CreateRollout("rollout", "2-3", Data().untied.folder);
+  cli().Sync("actor", "rollout");
+  EXPECT_EQ(cli().Generate("rollout", {{1, 2}}, 1)[0].weights_version, 5);
+}
+
+// The client is gone: its run ends after the step that it was in, whole.
+TEST_F(WorkerFaultTest, Client_KilledInTrain_EndsAfterAStepAndTheEngineGoesOn) {
+  Create("e", "1-2");
+  const auto train = StartTraining("e", kForever);
+  train->Signal(SIGKILL);
+  EXPECT_EQ(train->Finish(absl::Seconds(5)), 128 + SIGKILL);
+  EXPECT_TRUE(WaitUntil(absl::Seconds(5),
+                        [&] { return cli().Describe("e").value("activity", "?").empty(); }));
+  const auto step = cli().Row("e")["step"].get<int64_t>();
+  EXPECT_GE(step, 1);
+  EXPECT_LT(step, kForever);
+  const Steps more = cli().Train("e", Text(2));
+  EXPECT_EQ(more[0].step, step + 1);
+  EXPECT_EQ(cli().Row("e")["dataPosition"], step + 2);
+}
+
+TEST_F(WorkerFaultTest, Client_Interrupted_EndsCleanlyAfterAStep) {
+  Create("e", "1-2");
+  const auto train = StartTraining("e", kForever);
+  train->Signal(SIGINT);
+  const CtlResult result = Collect(*train, absl::Seconds(10));
+  EXPECT_EQ(result.exit, 0) << result.errors;
+  const auto step = cli().Row("e")["step"].get<int64_t>();
+  EXPECT_GE(step, ParseSteps(result).back().step);
+  ExpectMentions(result.errors, {absl::StrCat("step ", step)});
+  EXPECT_EQ(cli().Describe("e")["activity"], "");
+  EXPECT_EQ(cli().Train("e", Text(1))[0].step, step + 1);
+}
+
+TEST_F(WorkerFaultTest, Train_TwoClientsOnOneEngine_EveryStepHappensOnce) {
+  Create("e", "0-1");
+  const auto a = cli().ctl().Start(TrainCommand("e", Text(30)));
+  const auto b = cli().ctl().Start(TrainCommand("e", Text(30)));
+  std::vector<int64_t> steps;
+  int64_t expected = 0;
+  for (Process* train : {a.get(), b.get()}) {
+    const CtlResult result = Collect(*train);
+    if (result.exit == 0) expected += 30;
+    EXPECT_TRUE(result.exit == 0 || result.exit == 1) << result.errors;
+    for (const StepRecord& record : ParseSteps(result)) steps.push_back(record.step);
+  }
+  EXPECT_GE(expected, 30) << "at least one of them trained";
+  std::sort(steps.begin(), steps.end());
+  ASSERT_EQ(static_cast<int64_t>(steps.size()), expected);
+  for (int64_t i = 0; i < expected; ++i) EXPECT_EQ(steps[i], i + 1);
+}
+
+TEST_F(WorkerFaultTest, Delete_WhileTraining_EndsTheRunAndFreesTheRanks) {
+  Create("e", "0-2");
+  const auto train = StartTraining("e", kForever);
+  cli().ctl().MustRun({"engine", "delete", "e"}, absl::Seconds(15));
+  const CtlResult result = Collect(*train, absl::Seconds(10));
+  EXPECT_EQ(result.exit, 1);
+  ExpectMentions(result.errors, {"e"});
+  Create("e", "0-2");
+  ExpectTrainsLikeTorch("e");
+}
+
+}  // namespace
+}  // namespace regroup::harness

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,10 +27,21 @@ namespace {
 
 std::atomic<int64_t> issued_by_process{0};
 
-// [Note: tags] gloo matches a send and a receive of one pair by their tag. Collectives of a group
-// count their tags up together, point-to-point transfers count per pair and direction, in a range
-// of their own. Both sides count alike because all members issue in the same order.
-constexpr int kPairTagBase = 1 << 30;
+// [Note: tags] gloo matches a send and a receive of one pair by their tag. The tag of a collective
+// is its number in the group and a digest of what it is, so that members that issue different
+// operations never exchange data: they wait, and their deadlines tell. Point-to-point transfers
+// count per pair and direction, in a range of their own. Both sides count alike because all members
+// issue in the same order.
+constexpr uint32_t kPairTag = 1U << 30;
+constexpr uint32_t kDigestBits = 10;
+
+int CollectiveTag(uint32_t number, absl::string_view what) {
+  const auto digest = static_cast<uint32_t>(XXH3_64bits(what.data(), what.size()));
+  const uint32_t tag = (number << kDigestBits) | (digest & ((1U << kDigestBits) - 1));
+  return static_cast<int>(tag & (kPairTag - 1));
+}
+
+int PairTag(uint32_t number) { return static_cast<int>(kPairTag | (number & (kPairTag - 1))); }
 
 // An Exchange sends this many bytes at once: the length and as much of the value as fits. Longer
 // values follow in a second round.
@@ -73,8 +85,8 @@ class GlooGroup : public Group {
   GlooGroup(GroupOptions options, c10::intrusive_ptr<c10d::ProcessGroupGloo> backend)
       : options_(std::move(options)),
         backend_(std::move(backend)),
-        send_tags_(options_.ranks.size(), 0),
-        receive_tags_(options_.ranks.size(), 0) {
+        sent_(options_.ranks.size(), 0),
+        received_(options_.ranks.size(), 0) {
     index_ =
         static_cast<int>(std::find(options_.ranks.begin(), options_.ranks.end(), options_.rank) -
                          options_.ranks.begin());
@@ -88,7 +100,7 @@ class GlooGroup : public Group {
     const int64_t n = shard.numel();
     TORCH_CHECK(full.numel() == n * size(), "all-gather of ", n, " elements into ", full.numel());
     return Issue(what, [&](GlooPending* pending) {
-      const int tag = next_tag_++;
+      const int tag = CollectiveTag(next_number_++, what);
       ForEachPeer([&](int to, int from) {
         pending->Add(Receive(full.narrow(0, from * n, n), from, tag), from);
         pending->Add(Send(shard, to, tag), to);
@@ -105,7 +117,7 @@ class GlooGroup : public Group {
     const int64_t n = shard.numel();
     TORCH_CHECK(full.numel() == n * size(), "reduce-scatter of ", full.numel(), " into ", n);
     return Issue(what, [&](GlooPending* pending) {
-      const int tag = next_tag_++;
+      const int tag = CollectiveTag(next_number_++, what);
       at::Tensor parts = at::empty({std::max(size() - 1, 0), n}, full.options());
       std::vector<at::Tensor> by_member(size());
       by_member[index_] = full.narrow(0, index_ * n, n);
@@ -132,14 +144,14 @@ class GlooGroup : public Group {
   std::unique_ptr<Pending> Send(const at::Tensor& tensor, int peer,
                                 absl::string_view what) override {
     return Issue(what, [&](GlooPending* pending) {
-      pending->Add(Send(tensor, peer, kPairTagBase + send_tags_[peer]++), peer);
+      pending->Add(Send(tensor, peer, PairTag(sent_[peer]++)), peer);
     });
   }
 
   std::unique_ptr<Pending> Recv(const at::Tensor& tensor, int peer,
                                 absl::string_view what) override {
     return Issue(what, [&](GlooPending* pending) {
-      pending->Add(Receive(tensor, peer, kPairTagBase + receive_tags_[peer]++), peer);
+      pending->Add(Receive(tensor, peer, PairTag(received_[peer]++)), peer);
     });
   }
 
@@ -193,6 +205,11 @@ class GlooGroup : public Group {
     AbortLocked(reason);
   }
 
+  absl::Status failure() const override {
+    absl::MutexLock lock(&mutex_);
+    return failure_;
+  }
+
   // Waits for one operation; the first that fails fails the group.
   absl::Status Wait(GlooPending* pending) {
     const absl::Time deadline = absl::Now() + options_.timeout;
@@ -240,7 +257,6 @@ class GlooGroup : public Group {
         pending->Fail(failure_);
         return pending;
       }
-      outstanding_.push_back(pending.get());
     }
     ++issued_;
     ++issued_by_process;
@@ -249,8 +265,9 @@ class GlooGroup : public Group {
       return absl::OkStatus();
     });
     absl::MutexLock lock(&mutex_);
+    outstanding_.push_back(pending.get());  // from here on other threads see its transfers
     if (!status.ok()) AbortLocked(status);
-    if (!failure_.ok()) AbortLocked(failure_);  // also what was issued after another thread's Abort
+    if (!failure_.ok()) AbortLocked(failure_);  // also after another thread's Abort meanwhile
     return pending;
   }
 
@@ -284,12 +301,12 @@ class GlooGroup : public Group {
 
   const GroupOptions options_;
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;  // null for a group of one
-  int next_tag_ = 0;
-  std::vector<int> send_tags_;     // by peer
-  std::vector<int> receive_tags_;  // by peer
+  uint32_t next_number_ = 0;                                  // of collectives
+  std::vector<uint32_t> sent_;                                // by peer
+  std::vector<uint32_t> received_;                            // by peer
   std::atomic<int64_t> issued_{0};
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first; final
   std::list<GlooPending*> outstanding_ ABSL_GUARDED_BY(mutex_);
 };

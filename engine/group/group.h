@@ -26,7 +26,7 @@ class Pending {
 
   // Blocks until the data arrived and the buffers given may be used again, or the deadline passed,
   // a peer went away or the group was aborted. Errors: DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED
-  // (aborted); each names engine, group, operation, and the ranks that it waited for. May be called
+  // (aborted); each names engine, group, operation, and the rank that it waited for. May be called
   // once.
   virtual absl::Status Wait() = 0;
 };
@@ -81,6 +81,10 @@ class Group {
 
   // Makes every pending and future operation fail with `reason`. Thread safe, returns at once.
   virtual void Abort(const absl::Status& reason) = 0;
+
+  // The first error of an operation, or the reason of the first Abort: from then on every operation
+  // fails. OK while the group works. Thread safe.
+  virtual absl::Status failure() const = 0;
 
   // Operations issued so far. Thread safe.
   virtual int64_t operations_issued() const = 0;

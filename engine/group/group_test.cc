@@ -6,6 +6,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <thread>
+
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -112,6 +114,44 @@ TEST(Group, LatePeer_DeadlineNamesItAndGroup) {
     EXPECT_FALSE(group->Barrier("second").ok());
     done.Notify();
   });
+}
+
+TEST(Group, DifferentOperations_NeverExchangeData) {
+  RunInGroup({0, 1}, absl::Milliseconds(500), [](int rank, std::unique_ptr<Group> group) {
+    const at::Tensor full = at::zeros({8});
+    // Of one size: only what they are tells them apart.
+    const absl::Status status =
+        group->AllGather(at::full({4}, 7.0F), full, rank == 0 ? "gather a" : "gather b")->Wait();
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(group->failure(), status);
+    EXPECT_EQ(full.narrow(0, rank == 0 ? 4 : 0, 4).sum().item<float>(), 0);
+  });
+}
+
+TEST(Group, AbortWhileIssuing_EndsEveryOperation) {
+  for (int round = 0; round < 20; ++round) {
+    absl::Notification started, aborted;
+    RunInGroup({0, 1, 2}, kTimeout, [&](int rank, std::unique_ptr<Group> group) {
+      if (rank != 0) {
+        aborted.WaitForNotification();
+        return;
+      }
+      std::thread aborter([&] {
+        started.WaitForNotification();
+        group->Abort(absl::CancelledError("deleted"));
+      });
+      std::vector<std::unique_ptr<Pending>> pending;
+      for (int k = 0; k < 200; ++k) {
+        if (k == 20 + round) started.Notify();
+        pending.push_back(group->AllGather(at::zeros({4}), at::empty({12}), "gather"));
+      }
+      for (auto& operation : pending) {
+        EXPECT_EQ(operation->Wait().code(), absl::StatusCode::kCancelled);
+      }
+      aborter.join();
+      aborted.Notify();
+    });
+  }
 }
 
 TEST(Group, PeerGone_IsUnavailableAtOnce) {

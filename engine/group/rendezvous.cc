@@ -71,7 +71,10 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(const 
         c10::make_intrusive<c10d::TCPStore>(host, options), port);
     return absl::OkStatus();
   });
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    close(*fd);
+    return status;
+  }
   return server;
 }
 

@@ -40,6 +40,7 @@ class ZeroTrainer : public Trainer {
         optimizer_bytes_(OptimizerBytes(state_)) {}
 
   absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) override {
+    if (absl::Status failure = group_->failure(); !failure.ok()) return failure;
     StepResult result;
     result.learning_rate = spec_.optimizer.learning_rate;
     const std::vector<int64_t> rows = BatchRows(state_.data_position, batch, data.rows());
@@ -47,9 +48,13 @@ class ZeroTrainer : public Trainer {
     if (result.tokens == 0) {
       result.skipped = true;
       result.reason = "no counted target in the batch";
-    } else if (absl::Status status = Pass(data, rows, &result); !status.ok()) {
-      group_->Abort(status);
-      return status;
+    } else {
+      const absl::StatusOr<Batch> mine = LoadRows(data, rows);
+      if (!mine.ok()) return mine.status();
+      if (absl::Status status = Pass(*mine, &result); !status.ok()) {
+        group_->Abort(status);
+        return status;
+      }
     }
     ++state_.data_position;
     result.step = state_.step;
@@ -59,20 +64,23 @@ class ZeroTrainer : public Trainer {
   }
 
   absl::Status GatherTo(ExportWriter* writer) override {
-    absl::Status local;
-    for (const Unit& unit : model_->table().units()) {
-      absl::Status status = runner_.Gather(unit.id);
-      if (!status.ok()) {
-        group_->Abort(status);
-        return status;
+    absl::Status written;
+    const absl::Status status = CatchStatus(absl::StrCat("engine ", spec_.name, ", export"), [&] {
+      for (const Unit& unit : model_->table().units()) {
+        ThrowIfError(runner_.Gather(unit.id));
+        const absl::Span<const at::Tensor> parameters = runner_.parameters(unit.id);
+        for (size_t i = 0; writer != nullptr && written.ok() && i < parameters.size(); ++i) {
+          written = writer->Write(unit.parameters[i], parameters[i].detach());
+        }
+        runner_.Release(unit.id);
       }
-      const absl::Span<const at::Tensor> parameters = runner_.parameters(unit.id);
-      for (size_t i = 0; writer != nullptr && local.ok() && i < parameters.size(); ++i) {
-        local = writer->Write(unit.parameters[i], parameters[i].detach());
-      }
-      runner_.Release(unit.id);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) {
+      group_->Abort(status);
+      return status;
     }
-    return Agree(*group_, "export", {}, local);
+    return Agree(*group_, "export", {}, written);
   }
 
   const EngineState& state() const override { return state_; }
@@ -91,13 +99,26 @@ class ZeroTrainer : public Trainer {
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
 
  private:
+  // Collective: this rank's rows. A rank that cannot read its rows fails the step on all, before
+  // anything is changed: the trainer goes on.
+  absl::StatusOr<Batch> LoadRows(const Dataset& data, const std::vector<int64_t>& rows) {
+    Batch batch;
+    const absl::Status local = CatchStatus(absl::StrCat("rank ", group_->options().rank), [&] {
+      batch = data.Load(DealRows(rows, group_->size(), group_->index()));
+      return absl::OkStatus();
+    });
+    absl::Status status =
+        Agree(*group_, "data", {absl::StrCat("data position ", state_.data_position)}, local);
+    if (!status.ok()) return status;
+    return batch;
+  }
+
   // Collective: forward, backward, agreement, update.
-  absl::Status Pass(const Dataset& data, const std::vector<int64_t>& rows, StepResult* result) {
+  absl::Status Pass(const Batch& batch, StepResult* result) {
     StepReport mine;
     absl::Status status = CatchStatus(absl::StrCat("engine ", spec_.name, ", train step"), [&] {
       runner_.BeginPass();
       const at::AutoGradMode grad(true);
-      const Batch batch = data.Load(DealRows(rows, group_->size(), group_->index()));
       const at::Tensor loss =
           model_->LossSum(runner_, batch).div(static_cast<double>(result->tokens));
       mine.loss = loss.item<double>();

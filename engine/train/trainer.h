@@ -53,8 +53,9 @@ class Trainer {
   // Collective over the layout's ranks. Draws batch number data_position of `batch` rows of `data`,
   // runs forward and backward, agrees on loss, norm, finiteness and trace, applies the update on
   // all ranks or none. Non-finite gradients or a batch without counted targets: OK with skipped.
-  // Errors: ABORTED (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED; after an error the
-  // trainer can only be destroyed.
+  // Errors: DATA_LOSS (the data file of some rank) leaves the trainer as it was, and group() works
+  // on. After any other, ABORTED (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED,
+  // RESOURCE_EXHAUSTED, group().failure() says why and the trainer can only be destroyed.
   virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) = 0;
 
   // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every

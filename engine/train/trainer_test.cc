@@ -73,6 +73,7 @@ class MemoryRows : public Dataset {
     return counted_ ? static_cast<int64_t>(rows.size()) * kOut : 0;
   }
   Batch Load(absl::Span<const int64_t> rows) const override {
+    if (broken_) throw StatusException(absl::DataLossError("the file changed"));
     std::vector<at::Tensor> x{at::zeros({0, kIn})}, y{at::zeros({0, kOut})};
     for (const int64_t row : rows) {
       x.push_back(x_.narrow(0, row, 1));
@@ -80,6 +81,8 @@ class MemoryRows : public Dataset {
     }
     return {at::cat(x), at::cat(y)};
   }
+  // What a file that changed under the trainer does.
+  void set_broken(bool broken) { broken_ = broken; }
   void SpoilRow(int64_t row) { y_[row][0] = std::numeric_limits<float>::infinity(); }
   void set_counted(bool counted) { counted_ = counted; }
   const at::Tensor& x() const { return x_; }
@@ -88,6 +91,7 @@ class MemoryRows : public Dataset {
  private:
   at::Tensor x_, y_;
   bool counted_ = true;
+  bool broken_ = false;
 };
 
 class FixedWeights : public WeightSource {
@@ -278,6 +282,21 @@ TEST(Trainer, NoCountedTarget_IsLossZeroAndSkipped) {
     EXPECT_TRUE(result->skipped);
     EXPECT_EQ(result->loss, 0);
     EXPECT_EQ(result->data_position, 1);
+  });
+}
+
+TEST(Trainer, DataOfOneRankBroken_FailsTheStepOnAllAndChangesNothing) {
+  const TwoLayers model;
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
+    MemoryRows data(4);
+    data.set_broken(rank == 1);
+    const absl::Status status = trainer.Step(data, 4).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_NE(status.message().find("rank 1 failed"), std::string::npos) << status;
+    EXPECT_TRUE(trainer.group().failure().ok());
+    EXPECT_EQ(trainer.state().data_position, 0);
+    data.set_broken(false);
+    EXPECT_TRUE(trainer.Step(data, 4).ok()) << "the trainer goes on";
   });
 }
 

@@ -1,4 +1,4 @@
-// Page-aligned CPU buffers that are reused: the steady state of a trainer allocates nothing.
+// Page-aligned CPU buffers that are reused from pass to pass.
 #ifndef ENGINE_ZERO_BUFFER_POOL_H_
 #define ENGINE_ZERO_BUFFER_POOL_H_
 

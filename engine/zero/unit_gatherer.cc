@@ -74,7 +74,11 @@ absl::Status UnitGatherer::Acquire(int unit) {
   if (memory.pending == nullptr) return absl::OkStatus();
   const absl::Status status = memory.pending->Wait();
   memory.pending.reset();
-  if (status.ok()) SetMemory(memory.storage, memory.buffer);
+  if (status.ok()) {
+    SetMemory(memory.storage, memory.buffer);
+  } else {
+    Release(unit);
+  }
   return status;
 }
 

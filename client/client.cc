@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/stream.h"
+#include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -29,6 +30,10 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(1);
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
+  // gRPC is never shut down: with its last object gone, that can wait 10 s for a connection to
+  // close.
+  static const bool kept = (grpc_init(), true);
+  static_cast<void>(kept);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -73,7 +78,7 @@ std::string NewRequestId() {
 }
 
 absl::Status CheckTarget(absl::string_view target) {
-  const absl::Status wrong = absl::InvalidArgumentError(
+  absl::Status wrong = absl::InvalidArgumentError(
       absl::StrCat("\"", target, "\" is not a server; allowed: HOST:PORT with a port in 1..65535"));
   const size_t colon = target.rfind(':');
   if (colon == absl::string_view::npos || colon == 0) return wrong;
@@ -243,7 +248,7 @@ absl::Status Client::WatchOnce(const std::string& id, v1::Operation* latest,
 absl::StatusOr<v1::Operation> Client::Wait(
     const v1::Operation& operation, const std::function<void(const v1::Operation&)>& on_progress,
     const absl::Notification* cancel) {
-  const std::string id = operation.id();
+  const std::string& id = operation.id();
   v1::Operation latest = operation;
   if (latest.done()) {
     if (on_progress != nullptr) on_progress(latest);

@@ -126,7 +126,7 @@ absl::Status RunCreate(const CreateOptions& o, Session* session) {
     spec->add_shard_over(text);
   }
   request.set_dry_run(o.dry_run);
-  const absl::Status available = ReadLaterFlags(o, &flags);
+  absl::Status available = ReadLaterFlags(o, &flags);
   if (!flags.status().ok()) return flags.status();
   if (!available.ok()) return available;
 
@@ -134,7 +134,7 @@ absl::Status RunCreate(const CreateOptions& o, Session* session) {
   if (!client.ok()) return client.status();
   const auto sentence = [&](const v1::Operation& operation) {
     std::string done =
-        absl::StrCat("engine ", o.name, " created on ranks ", RankList(spec->layout().ranks()));
+        absl::StrCat("engine ", o.name, " created on ", NamedRanks(spec->layout().ranks()));
     const absl::StatusOr<v1::Engine> engine = (*client)->DescribeEngine(o.name);
     if (engine.ok() && engine->parameters() > 0) {
       absl::StrAppend(&done, " (", HumanCount(engine->parameters()), " parameters)");

@@ -46,7 +46,7 @@ absl::Status RunRelayout(const RelayoutOptions& o, Session* session) {
   return FinishMutation(
       session, (*client)->RelayoutEngine(request), o.no_wait, [&](const v1::Operation& operation) {
         return Sentence(
-            absl::StrCat("engine ", o.name, " moved to ranks ", RankList(request.layout().ranks())),
+            absl::StrCat("engine ", o.name, " moved to ", NamedRanks(request.layout().ranks())),
             operation);
       });
 }

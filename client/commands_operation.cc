@@ -89,7 +89,7 @@ absl::Status RunCancel(const OperationOptions& o, Session* session) {
     if (!session->json()) session->Print(absl::StrCat("operation ", o.id, " is asked to end\n"));
     return absl::OkStatus();
   }
-  const absl::Status outcome = OutcomeOf(*operation);
+  absl::Status outcome = OutcomeOf(*operation);
   if (outcome.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("operation ", o.id, " had finished before it could be cancelled (",

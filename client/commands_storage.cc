@@ -2,6 +2,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/flags.h"
@@ -30,7 +31,9 @@ absl::Status RunExport(const StorageOptions& o, Session* session) {
   if (!client.ok()) return client.status();
   return FinishMutation(
       session, (*client)->ExportEngine(request), o.no_wait, [&](const v1::Operation& operation) {
-        return Sentence(absl::StrCat("engine ", o.name, " exported to ", request.directory()),
+        const bool said = absl::StrContains(operation.detail(), request.directory());
+        return Sentence(absl::StrCat("engine ", o.name, " exported",
+                                     said ? "" : absl::StrCat(" to ", request.directory())),
                         operation);
       });
 }

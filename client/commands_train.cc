@@ -63,7 +63,7 @@ absl::Status RunTrain(const TrainOptions& o, Session* session) {
   if (!client.ok()) return client.status();
 
   TrainView view(request.steps(), session->is_terminal());
-  const absl::Status status = (*client)->Train(
+  absl::Status status = (*client)->Train(
       request,
       [&](const v1::TrainRecord& record) {
         if (!session->json() && view.done() == 0) session->Print(view.Head());

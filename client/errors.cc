@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/layout/rank_list.h"
@@ -26,16 +27,18 @@ std::string WhereToLook(const absl::Status& status, const v1::ErrorDetail& detai
   return absl::StrCat("regroupctl engine ", verb, " ", detail.engine());
 }
 
-std::string Who(const v1::ErrorDetail& detail) {
+// Those at fault, as far as `what` does not name them.
+std::string Who(const v1::ErrorDetail& detail, absl::string_view what) {
   std::vector<std::string> parts;
-  if (!detail.engine().empty()) parts.push_back(absl::StrCat("engine ", detail.engine()));
-  if (!detail.group().empty()) parts.push_back(absl::StrCat("group ", detail.group()));
-  if (!detail.ranks().empty()) {
-    parts.push_back(absl::StrCat(
-        detail.ranks_size() == 1 ? "rank " : "ranks ",
-        FormatRankList(std::vector<int>(detail.ranks().begin(), detail.ranks().end()))));
-  }
-  if (!detail.phase().empty()) parts.push_back(absl::StrCat("phase ", detail.phase()));
+  const auto add = [&](absl::string_view kind, absl::string_view name) {
+    const std::string part = OneLine(absl::StrCat(kind, " ", name));
+    if (!name.empty() && !absl::StrContains(what, part)) parts.push_back(part);
+  };
+  add("engine", detail.engine());
+  add("group", detail.group());
+  add(detail.ranks_size() == 1 ? "rank" : "ranks",
+      FormatRankList(std::vector<int>(detail.ranks().begin(), detail.ranks().end())));
+  add("phase", detail.phase());
   return absl::StrJoin(parts, ", ");
 }
 
@@ -97,7 +100,7 @@ std::string ErrorLine(const absl::Status& status, absl::string_view server) {
   const std::optional<v1::ErrorDetail> detail = DetailOf(status);
   if (!detail.has_value() || SaysItAll(*detail)) return absl::StrCat("regroupctl: ", what);
   std::vector<std::string> notes;
-  for (const std::string& note : {OneLine(Who(*detail)), OneLine(WhereToLook(status, *detail))}) {
+  for (const std::string& note : {Who(*detail, what), OneLine(WhereToLook(status, *detail))}) {
     if (!note.empty()) notes.push_back(note);
   }
   if (notes.empty()) return absl::StrCat("regroupctl: ", what);

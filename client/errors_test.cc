@@ -53,6 +53,11 @@ TEST(Errors, Line_NamesWhatWhoAndWhereToLook) {
                       "h:1"),
             "regroupctl: rank 1 is lost (engine actor, group dp, ranks 1-2, phase form; regroupctl "
             "rank list)");
+  EXPECT_EQ(ErrorLine(MakeError(absl::StatusCode::kInternal, "engine actor, group dp: broken",
+                                Detail(v1::ERROR_REASON_ENGINE_FAILED)),
+                      "h:1"),
+            "regroupctl: engine actor, group dp: broken (ranks 1-2, phase form; regroupctl engine "
+            "describe actor)");
   EXPECT_EQ(ErrorLine(UsageError("--lr", "nan", "a number"), "h:1"),
             "regroupctl: --lr=nan: must be a number");
   EXPECT_EQ(ErrorLine(NotAvailable("--tp"), "h:1"),

@@ -48,9 +48,6 @@ class FakeControl : public v1::Control::Service {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.SetMaxReceiveMessageSize(64 << 20);
-    // A synchronous server that writes a large answer on a busy machine may go on only at this
-    // timeout.
-    builder.SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 100);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }

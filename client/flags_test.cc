@@ -19,7 +19,7 @@ std::string ErrorOf(const std::string& text, Read read) {
   FlagReader flags;
   read(&flags, text);
   EXPECT_EQ(ExitCodeOf(flags.status()), kExitUsage) << text;
-  const std::string message(flags.status().message());
+  std::string message(flags.status().message());
   EXPECT_EQ(message.rfind("--x=" + text + ":", 0), 0) << message;
   return message;
 }

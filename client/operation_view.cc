@@ -31,8 +31,8 @@ std::string OperationTitle(const v1::Operation& operation) {
 }
 
 std::string OperationProgress(const v1::Operation& operation) {
-  std::string line = OperationTitle(operation);
-  if (!operation.phase().empty()) absl::StrAppend(&line, ": ", operation.phase());
+  std::string line = OneLine(OperationTitle(operation));
+  if (!operation.phase().empty()) absl::StrAppend(&line, ": ", OneLine(operation.phase()));
   const auto moved = static_cast<double>(operation.bytes_moved());
   const auto total = static_cast<double>(operation.bytes_total());
   const double rate = operation.seconds() >= kMinSecondsForRate ? moved / operation.seconds() : 0;
@@ -43,6 +43,8 @@ std::string OperationProgress(const v1::Operation& operation) {
                     HumanBytes(operation.bytes_total()));
   } else if (moved > 0) {
     absl::StrAppend(&line, "  ", HumanBytes(operation.bytes_moved()));
+  } else if (!operation.detail().empty()) {
+    absl::StrAppend(&line, "  ", OneLine(operation.detail()));
   }
   if (rate > 0) {
     absl::StrAppend(&line, "  ", HumanBytes(static_cast<int64_t>(rate)), "/s");
@@ -50,7 +52,7 @@ std::string OperationProgress(const v1::Operation& operation) {
   } else {
     absl::StrAppend(&line, "  ", HumanSeconds(operation.seconds()));
   }
-  return OneLine(line);
+  return line;
 }
 
 std::string OperationTable(const google::protobuf::RepeatedPtrField<v1::Operation>& operations,
@@ -76,7 +78,7 @@ absl::StatusOr<v1::Operation> Follow(Session* session, const v1::Operation& oper
                                      const std::function<void(const v1::Operation&)>& on_progress) {
   absl::StatusOr<Client*> client = session->Connect();
   if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::Operation> ended = (*client)->Wait(
+  absl::StatusOr<v1::Operation> ended = (*client)->Wait(
       operation,
       [&](const v1::Operation& latest) {
         if (on_progress != nullptr) on_progress(latest);
@@ -108,7 +110,7 @@ absl::Status FinishMutation(Session* session, const absl::StatusOr<v1::Operation
   }
   const absl::StatusOr<v1::Operation> ended = Follow(session, *accepted);
   if (!ended.ok()) return ended.status();
-  const absl::Status outcome = OutcomeOf(*ended);
+  absl::Status outcome = OutcomeOf(*ended);
   if (session->json()) {
     session->PrintJson(*ended);
   } else if (outcome.ok()) {

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/errors.h"
@@ -87,6 +88,10 @@ std::string RankList(const google::protobuf::RepeatedField<int>& ranks) {
   return FormatRankList(std::vector<int>(ranks.begin(), ranks.end()));
 }
 
+std::string NamedRanks(const google::protobuf::RepeatedField<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", RankList(ranks));
+}
+
 std::string StatusHeadline(const v1::GetStatusResponse& status) {
   const auto ready =
       std::count_if(status.ranks().begin(), status.ranks().end(),
@@ -128,7 +133,9 @@ std::string DrawPicture(const v1::GetStatusResponse& status, bool color) {
     }
     table.AddRow(std::move(row));
     if (!rank.error().empty()) {
-      absl::StrAppend(&notes, Paint("! ", Color::kRed, color), "rank ", rank.rank(), ": ",
+      const std::string name = absl::StrCat("rank ", rank.rank());
+      absl::StrAppend(&notes, Paint("! ", Color::kRed, color),
+                      absl::StartsWith(rank.error(), name) ? "" : name + ": ",
                       OneLine(rank.error()), "\n");
     }
   }

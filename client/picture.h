@@ -30,6 +30,9 @@ std::string RoleName(v1::Role role);
 // "0-2,5".
 std::string RankList(const google::protobuf::RepeatedField<int>& ranks);
 
+// "rank 3", "ranks 0-2".
+std::string NamedRanks(const google::protobuf::RepeatedField<int>& ranks);
+
 }  // namespace regroup
 
 #endif  // CLIENT_PICTURE_H_

@@ -61,6 +61,8 @@ TEST(Picture, FailuresAndChanges_AreMarkedAndExplained) {
   EXPECT_NE(picture.find("○ I*"), std::string::npos) << picture;
   EXPECT_NE(picture.find("✗ T trainer, failed"), std::string::npos) << picture;
   EXPECT_NE(picture.find("! rank 2: killed by signal 9\n"), std::string::npos) << picture;
+  status.mutable_ranks(2)->set_error("rank 2 (pid 7) was killed");
+  EXPECT_NE(DrawPicture(status, false).find("\n! rank 2 (pid 7) was killed\n"), std::string::npos);
   EXPECT_NE(picture.find("! engine actor: rank 2 was lost\n"), std::string::npos) << picture;
 }
 

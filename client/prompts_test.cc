@@ -13,7 +13,7 @@ namespace {
 class PromptsTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& text) {
-    const std::string path = ::testing::TempDir() + "/prompts.jsonl";
+    std::string path = ::testing::TempDir() + "/prompts.jsonl";
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }

@@ -17,16 +17,18 @@ TEST(OperationView, Progress_BytesRateAndTimeLeft) {
   operation.set_seconds(2);
   operation.set_bytes_moved(100000000);
   operation.set_bytes_total(400000000);
-  EXPECT_EQ(
-      OperationProgress(operation),
-      "create actor: load █████░░░░░░░░░░░░░░░ 25 % 100.0 MB of 400.0 MB 50.0 MB/s 6.0 s left");
+  EXPECT_EQ(OperationProgress(operation),
+            "create actor: load  █████░░░░░░░░░░░░░░░   25 %  100.0 MB of 400.0 MB  50.0 MB/s  6.0 "
+            "s left");
 }
 
 TEST(OperationView, Progress_NothingKnown_IsTheTime) {
   v1::Operation operation;
   operation.set_kind("delete");
   operation.set_seconds(0.1);
-  EXPECT_EQ(OperationProgress(operation), "delete 0.10 s");
+  EXPECT_EQ(OperationProgress(operation), "delete  0.10 s");
+  operation.set_detail("step 2 of 9");
+  EXPECT_EQ(OperationProgress(operation), "delete  step 2 of 9  0.10 s");
 }
 
 TEST(OperationView, Sentence_HasDetailOrBytes) {

@@ -42,7 +42,8 @@ clean_up() {
     for _ in $(seq 100); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.1; done
     kill -KILL "$daemon" 2>/dev/null || true
   fi
-  [[ $status -eq 0 || ! -s $work/log ]] || { echo "the end of the daemon's log:" >&2; tail -n 20 "$work/log" >&2; }
+  # Not after Ctrl-C and the like.
+  [[ $status -eq 0 || $status -gt 128 || ! -s $work/log ]] || { echo "the end of the daemon's log:" >&2; tail -n 20 "$work/log" >&2; }
   rm -rf "$work"
   exit "$status"
 }

@@ -10,7 +10,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 full=
-failures=$(mktemp)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=$scratch/failures
 for argument in "$@"; do
   case $argument in
     --full) full=1 ;;
@@ -64,10 +66,10 @@ tidy_one() {
   printf 'x' >&3
 }
 export -f tidy_one
-looked_at=$(mktemp)
+looked_at=$scratch/looked_at
+: >"$looked_at"
 sources engine/layout proto daemon/node daemon/control client | grep -zE '\.cc$' |
   { if [[ $full ]]; then cat; else grep -zvE '_test\.cc$'; fi; } |
   xargs -0 -r -n 1 -P "$cores" bash -c 'tidy_one "$1" 3>>"$0"' "$looked_at"
 echo "lint: clang-tidy looked at $(wc -c <"$looked_at") files that are new or changed; problems in $(grep -c ^tidy "$failures" || true)"
-rm -f "$looked_at"
 [[ ! -s $failures ]]

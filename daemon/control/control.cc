@@ -79,14 +79,20 @@ absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name) const 
   return engine;
 }
 
+TicketQueue::Place Control::TakeTurn(const std::vector<uint64_t>& engines) {
+  return context_->engine_locks().Enter(std::vector<int64_t>(engines.begin(), engines.end()));
+}
+
 absl::StatusOr<std::string> Control::Start(OperationTable::Plan plan,
                                            std::function<absl::Status(OperationRun&)> body) {
   const std::vector<uint64_t> engines = plan.engine_uids;
   std::shared_ptr<Cancellation> cancellation = plan.cancellation;
   if (cancellation == nullptr) cancellation = std::make_shared<Cancellation>();
   const std::string id = context_->operations().Start(std::move(plan));
-  const bool started = StartTask([this, id, engines, cancellation, body = std::move(body)] {
-    OperationRun run(context_.get(), id, engines, cancellation);
+  // Operations on an engine run in the order in which they were accepted.
+  auto turn = std::make_shared<TicketQueue::Place>(TakeTurn(engines));
+  const bool started = StartTask([this, id, engines, turn, cancellation, body = std::move(body)] {
+    OperationRun run(context_.get(), id, engines, std::move(*turn), cancellation);
     context_->operations().Finish(id, body(run));
   });
   if (started) return id;
@@ -187,6 +193,7 @@ absl::Status Control::Train(const v1::TrainRequest& request,
                             const std::function<bool(const v1::TrainRecord&)>& emit) {
   v1::TrainRequest checked;
   uint64_t uid = 0;
+  TicketQueue::Place turn;
   const absl::StatusOr<std::string> id =
       OnceAsStream(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
         const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
@@ -202,10 +209,11 @@ absl::Status Control::Train(const v1::TrainRequest& request,
         if (absl::Status status = CheckRoom(); !status.ok()) return status;
         checked = *std::move(result);
         uid = engine->uid;
+        turn = TakeTurn({uid});
         return context_->operations().Start({"train", request.name(), {uid}, cancellation});
       });
   if (!id.ok()) return id.status();
-  OperationRun run(context_.get(), *id, {uid}, cancellation);
+  OperationRun run(context_.get(), *id, {uid}, std::move(turn), cancellation);
   const absl::Status status = RunTrain(run, uid, checked, emit);
   context_->operations().Finish(*id, status);
   return status;
@@ -215,6 +223,7 @@ absl::Status Control::Generate(const v1::GenerateRequest& request,
                                std::shared_ptr<Cancellation> cancellation,
                                const std::function<bool(const v1::GenerateResponse&)>& emit) {
   uint64_t uid = 0;
+  TicketQueue::Place turn;
   const absl::StatusOr<std::string> id =
       OnceAsStream(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
         const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
@@ -223,10 +232,11 @@ absl::Status Control::Generate(const v1::GenerateRequest& request,
         if (absl::Status status = CheckGenerate(request); !status.ok()) return status;
         if (absl::Status status = CheckRoom(); !status.ok()) return status;
         uid = engine->uid;
+        turn = TakeTurn({uid});
         return context_->operations().Start({"generate", request.name(), {uid}, cancellation});
       });
   if (!id.ok()) return id.status();
-  OperationRun run(context_.get(), *id, {uid}, cancellation);
+  OperationRun run(context_.get(), *id, {uid}, std::move(turn), cancellation);
   const absl::Status status = RunGenerate(run, uid, request, emit);
   context_->operations().Finish(*id, status);
   return status;

@@ -90,6 +90,7 @@ class Control {
   absl::Status CheckRoom() const;
   // The engine, if something can still become of it: not FAILED, not DELETING.
   absl::StatusOr<EngineRecord> FindUsable(const std::string& name) const;
+  TicketQueue::Place TakeTurn(const std::vector<uint64_t>& engines);
   // Starts an operation that runs `body` on its own thread.
   absl::StatusOr<std::string> Start(OperationTable::Plan plan,
                                     std::function<absl::Status(OperationRun&)> body);

@@ -34,8 +34,10 @@ absl::StatusOr<DataRoots> DataRoots::Make(const std::vector<std::string>& folder
     std::error_code error;
     const fs::path resolved = fs::canonical(folder, error);
     if (error || !fs::is_directory(resolved, error)) {
-      return FieldError("--data-root", folder, error ? error.message() : "is not a folder",
-                        "an existing folder");
+      return FieldError(
+          "--data-root", folder,
+          error ? absl::StrCat("cannot be used: ", error.message()) : "is not a folder",
+          "an existing folder");
     }
     roots.given_.push_back(folder);
     roots.resolved_.push_back(resolved.string());

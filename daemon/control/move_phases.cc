@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "daemon/control/validate.h"
 
 namespace regroup {
@@ -87,6 +89,13 @@ absl::StatusOr<MoveTotals> Move(OperationRun& run, const EngineRecord& source,
 }
 
 }  // namespace
+
+std::string BytesText(int64_t bytes) {
+  if (bytes < 1000) return absl::StrCat(bytes, " B");
+  if (bytes < 1000000) return absl::StrFormat("%.1f kB", bytes / 1e3);
+  if (bytes < 1000000000) return absl::StrFormat("%.1f MB", bytes / 1e6);
+  return absl::StrFormat("%.2f GB", bytes / 1e9);
+}
 
 std::vector<WorkerRef> UnionOfMembers(const std::vector<WorkerRef>& source,
                                       const std::vector<WorkerRef>& destination) {

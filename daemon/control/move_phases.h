@@ -4,6 +4,7 @@
 #define DAEMON_CONTROL_MOVE_PHASES_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,9 @@ struct MoveTotals {
   int64_t bytes_moved = 0;  // between ranks
   int64_t peak_bytes = 0;   // the most on one rank
 };
+
+// For people: "512 B", "1.3 kB", "538.1 MB".
+std::string BytesText(int64_t bytes);
 
 // The source's members, then those of the destination that are not among them: the order in which
 // workers form the move's group. The first is its lead.

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "daemon/control/move_phases.h"
 #include "daemon/control/operations.h"
 
 namespace regroup {
@@ -42,7 +43,7 @@ absl::Status RunExport(OperationRun& run, uint64_t uid, const std::string& direc
   }
   const int64_t bytes = outcome.results.front().export_engine().bytes();
   run.SetProgress(bytes, bytes);
-  run.SetDetail(absl::StrFormat("%.1f MB written to %s", bytes / 1e6, directory));
+  run.SetDetail(absl::StrFormat("%s written to %s", BytesText(bytes), directory));
   run.RefreshEngine(uid);
   return absl::OkStatus();
 }

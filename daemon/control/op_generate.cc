@@ -186,14 +186,14 @@ absl::Status RunGenerate(OperationRun& run, uint64_t uid, const v1::GenerateRequ
     status = generation.Decode();
     if (status.ok() && absl::Now() >= next_progress) {
       next_progress = absl::Now() + run.context().timing().generate_progress;
-      if (!emit(generation.Progress())) status = CancelledError("the client went away");
+      if (!emit(generation.Progress())) status = run.WhyUnheard();
     }
   }
   generation.End();
   // Cancelled by hand: what there is, is the answer. (A client that is gone gets nothing.)
   const bool answer = status.ok() || (absl::IsCancelled(status) && run.phase() == "decode");
   if (answer && !emit(generation.Result()) && status.ok()) {
-    status = CancelledError("the client went away");
+    status = run.WhyUnheard();
   }
   run.RefreshEngine(uid);
   return EngineError(status, engine, run.phase());

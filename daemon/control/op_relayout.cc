@@ -89,8 +89,8 @@ absl::Status RunRelayout(OperationRun& run, uint64_t uid,
   }
   run.RefreshEngine(uid);
   run.SetPeakBytes(totals->peak_bytes);
-  run.SetDetail(absl::StrFormat("%d -> %d ranks, %.1f MB moved", engine.members.size(),
-                                destination->size(), totals->bytes_moved / 1e6));
+  run.SetDetail(absl::StrFormat("%d -> %d ranks, %s moved", engine.members.size(),
+                                destination->size(), BytesText(totals->bytes_moved)));
   run.context().FailIfMemberLost(uid);
   return absl::OkStatus();
 }

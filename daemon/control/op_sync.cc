@@ -80,8 +80,8 @@ absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destinatio
   });
   run.RefreshEngine(destination_uid);
   run.SetPeakBytes(totals->peak_bytes);
-  run.SetDetail(absl::StrFormat("weights version %d, %.1f MB moved", source.weights_version,
-                                totals->bytes_moved / 1e6));
+  run.SetDetail(absl::StrFormat("weights version %d, %s moved", source.weights_version,
+                                BytesText(totals->bytes_moved)));
   return absl::OkStatus();
 }
 

@@ -70,7 +70,7 @@ absl::Status RunTrain(OperationRun& run, uint64_t uid, const v1::TrainRequest& r
     run.SetDetail(absl::StrCat("step ", i + 1, " of ", request.steps()));
     const absl::StatusOr<v1::TrainRecord> record = Step(run, engine);
     status = record.status();
-    if (status.ok() && !emit(*record)) status = CancelledError("the client went away");
+    if (status.ok() && !emit(*record)) status = run.WhyUnheard();
     if (status.ok()) status = run.cancellation().status();
   }
   run.RefreshEngine(uid);

@@ -53,12 +53,7 @@ void OperationContext::FailEngine(uint64_t uid, const absl::Status& reason) {
   });
   if (!applied.ok()) return;
   operations_.CancelOn(uid, reason);
-  tasks_.Start([this, uid, members, name] {
-    Cancellation never;
-    const absl::StatusOr<TicketQueue::Ticket> lock =
-        engine_locks_.Acquire({static_cast<int64_t>(uid)}, never);
-    commands_.Drop(members, uid, name);
-  });
+  commands_.DropAsync(members, uid, name, [] {});
 }
 
 void OperationContext::FailEnginesOn(const WorkerRef& lost, const std::string& how) {
@@ -79,11 +74,17 @@ void OperationContext::FailIfMemberLost(uint64_t uid) {
 }
 
 OperationRun::OperationRun(OperationContext* context, std::string id, std::vector<uint64_t> engines,
-                           std::shared_ptr<Cancellation> cancellation)
+                           TicketQueue::Place turn, std::shared_ptr<Cancellation> cancellation)
     : context_(context),
       id_(std::move(id)),
       engines_(std::move(engines)),
+      turn_(std::move(turn)),
       cancellation_(std::move(cancellation)) {}
+
+absl::Status OperationRun::WhyUnheard() const {
+  const absl::Status why = cancellation_->status();
+  return why.ok() ? CancelledError("the client went away") : why;
+}
 
 void OperationRun::SetPhase(const std::string& phase) {
   if (phase_ == phase) return;
@@ -134,8 +135,7 @@ OperationRun::Lock::~Lock() {
 }
 
 absl::StatusOr<OperationRun::Lock> OperationRun::LockEngines(const std::string& activity) {
-  absl::StatusOr<TicketQueue::Ticket> ticket = context_->engine_locks().Acquire(
-      std::vector<int64_t>(engines_.begin(), engines_.end()), *cancellation_);
+  absl::StatusOr<TicketQueue::Ticket> ticket = turn_.Wait(*cancellation_);
   if (!ticket.ok()) return ticket.status();
   Lock lock(context_, engines_, *std::move(ticket));
   for (uint64_t uid : engines_) {

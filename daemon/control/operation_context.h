@@ -75,13 +75,16 @@ class OperationContext {
 // One operation, seen from its own thread.
 class OperationRun {
  public:
+  // `turn` is the operation's place in context->engine_locks(), for all of `engines`.
   OperationRun(OperationContext* context, std::string id, std::vector<uint64_t> engines,
-               std::shared_ptr<Cancellation> cancellation);
+               TicketQueue::Place turn, std::shared_ptr<Cancellation> cancellation);
 
   OperationContext& context() { return *context_; }
   RankCommands& commands() { return context_->commands(); }
   EngineRegistry& engines() { return context_->engines(); }
   Cancellation& cancellation() { return *cancellation_; }
+  // Why an operation ends whose messages nobody takes any more.
+  absl::Status WhyUnheard() const;
   Cancellation& never() { return never_; }  // for what has to be done, cancelled or not
 
   void SetPhase(const std::string& phase);
@@ -115,6 +118,9 @@ class OperationRun {
   };
   absl::StatusOr<Lock> LockEngines(const std::string& activity);
 
+  // True once it is the engine's turn.
+  bool WaitForTurn(absl::Duration timeout) { return turn_.WaitFor(timeout); }
+
   // Brings what is known of the engine's memory and groups up to date.
   void RefreshEngine(uint64_t uid);
 
@@ -122,6 +128,7 @@ class OperationRun {
   OperationContext* const context_;
   const std::string id_;
   const std::vector<uint64_t> engines_;
+  TicketQueue::Place turn_;
   const std::shared_ptr<Cancellation> cancellation_;
   Cancellation never_;
   std::string phase_;

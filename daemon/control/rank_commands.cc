@@ -1,11 +1,13 @@
 #include "daemon/control/rank_commands.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
 #include "absl/types/optional.h"
 #include "proto/rpc_status.h"
 
@@ -99,7 +101,11 @@ struct RankCommands::Running {
 RankCommands::RankCommands(RankTable* ranks, Timing timing, Killer killer)
     : ranks_(ranks), timing_(timing), killer_(std::move(killer)) {}
 
-RankCommands::~RankCommands() = default;
+RankCommands::~RankCommands() {
+  absl::MutexLock lock(&mutex_);
+  const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return drops_ == 0; };
+  mutex_.Await(absl::Condition(&over));
+}
 
 absl::StatusOr<TicketQueue::Ticket> RankCommands::TakeTicket(const std::vector<WorkerRef>& members,
                                                              Cancellation& cancellation) {
@@ -233,35 +239,56 @@ absl::StatusOr<v1::Rendezvous> RankCommands::OpenRendezvous(const WorkerRef& lea
   return std::move(answer->rendezvous);
 }
 
+void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid,
+                             const std::string& engine, std::function<void()> dropped) {
+  if (members.empty()) {
+    dropped();
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    ++drops_;
+  }
+  auto left = std::make_shared<std::atomic<size_t>>(members.size());
+  // Called once a member; the last one is the last that touches this.
+  const auto one_less = [this, left, dropped = std::move(dropped)] {
+    if (--*left > 0) return;
+    dropped();
+    absl::MutexLock lock(&mutex_);
+    --drops_;
+  };
+  v1::Command command;
+  command.set_engine_uid(uid);
+  command.mutable_drop_engine();
+  for (const WorkerRef& member : members) {
+    tickets_.AcquireAsync({member.rank}, [this, member, command, engine,
+                                          one_less](TicketQueue::Ticket ticket) {
+      const auto client = ranks_->Find(member);
+      if (!client.ok()) {
+        ticket.Release();
+        one_less();
+        return;
+      }
+      auto held = std::make_shared<TicketQueue::Ticket>(std::move(ticket));
+      (*client)->Execute(
+          command, timing_.drop,
+          [this, member, engine, one_less, held](const absl::StatusOr<v1::CommandResult>& answer) {
+            if (absl::IsDeadlineExceeded(answer.status())) {
+              killer_(member, absl::StrCat("did not drop engine ", engine, " within ",
+                                           absl::FormatDuration(timing_.drop)));
+            }
+            held->Release();
+            one_less();
+          });
+    });
+  }
+}
+
 void RankCommands::Drop(const std::vector<WorkerRef>& members, uint64_t uid,
                         const std::string& engine) {
-  auto left = std::make_shared<absl::BlockingCounter>(static_cast<int>(members.size()));
-  for (const WorkerRef& member : members) {
-    tickets_.AcquireAsync(
-        {member.rank}, [this, left, member, uid, engine](TicketQueue::Ticket ticket) {
-          const auto client = ranks_->Find(member);
-          if (!client.ok()) {
-            ticket.Release();
-            left->DecrementCount();
-            return;
-          }
-          v1::Command command;
-          command.set_engine_uid(uid);
-          command.mutable_drop_engine();
-          auto held = std::make_shared<TicketQueue::Ticket>(std::move(ticket));
-          (*client)->Execute(
-              command, timing_.drop,
-              [this, left, member, engine, held](const absl::StatusOr<v1::CommandResult>& answer) {
-                if (absl::IsDeadlineExceeded(answer.status())) {
-                  killer_(member, absl::StrCat("did not drop engine ", engine, " within ",
-                                               absl::FormatDuration(timing_.drop)));
-                }
-                held->Release();
-                left->DecrementCount();
-              });
-        });
-  }
-  left->Wait();
+  auto all = std::make_shared<absl::Notification>();
+  DropAsync(members, uid, engine, [all] { all->Notify(); });
+  all->WaitForNotification();
 }
 
 void RankCommands::AbortRunning(uint64_t engine, const std::string& reason) {

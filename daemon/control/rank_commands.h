@@ -48,7 +48,7 @@ class RankCommands {
   using Killer = std::function<void(const WorkerRef& ref, const std::string& reason)>;
 
   RankCommands(RankTable* ranks, Timing timing, Killer killer);
-  ~RankCommands();
+  ~RankCommands();  // waits for drops under way
 
   // What to end on all ranks when one fails: the ranks of a collective wait for each other. Those
   // that are not to blame get a moment to find out by themselves, unless a rank is lost.
@@ -82,8 +82,12 @@ class RankCommands {
   absl::StatusOr<v1::Rendezvous> OpenRendezvous(const WorkerRef& lead, uint64_t uid,
                                                 int64_t attempt, absl::Duration timeout);
 
-  // Tells each member that still lives to drop the engine, in its turn there; kills those that do
-  // not. Blocks.
+  // Tells each member that still lives to drop the engine, in its turn there, and kills those that
+  // do not. Their turn comes before that of any command that is asked for later. `dropped` is
+  // called once all have, on any thread.
+  void DropAsync(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine,
+                 std::function<void()> dropped);
+  // The same; blocks until all have.
   void Drop(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine);
 
   // Ends what the commands that run for the engine wait for.
@@ -110,6 +114,7 @@ class RankCommands {
   TicketQueue tickets_;
   absl::Mutex mutex_;
   std::list<Running> running_ ABSL_GUARDED_BY(mutex_);
+  int drops_ ABSL_GUARDED_BY(mutex_) = 0;  // calls of DropAsync that are not over
 };
 
 }  // namespace regroup

@@ -1,5 +1,6 @@
 #include "daemon/control/task_group.h"
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,12 +17,18 @@ bool TaskGroup::Start(std::function<void()> task) {
     if (state_->closed) return false;
     ++state_->running;
   }
-  std::thread([state = state_, task = std::move(task)]() mutable {
-    task();
-    task = nullptr;  // what it holds goes before it counts as ended
-    absl::MutexLock lock(&state->mutex);
-    --state->running;
-  }).detach();
+  try {
+    std::thread([state = state_, task = std::move(task)]() mutable {
+      task();
+      task = nullptr;  // what it holds goes before it counts as ended
+      absl::MutexLock lock(&state->mutex);
+      --state->running;
+    }).detach();
+  } catch (const std::system_error&) {  // the system has no thread left
+    absl::MutexLock lock(&state_->mutex);
+    --state_->running;
+    return false;
+  }
   return true;
 }
 

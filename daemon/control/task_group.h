@@ -17,7 +17,8 @@ class TaskGroup {
   TaskGroup() : state_(std::make_shared<State>()) {}
   ~TaskGroup();  // closes, and waits for all tasks
 
-  // Runs `task` on a thread of its own; false if the group is closed.
+  // Runs `task` on a thread of its own; false if the group is closed, or the
+  // system has no thread left.
   bool Start(std::function<void()> task);
 
   void Close();                    // nothing more starts

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
-
 namespace regroup {
 
 TicketQueue::Ticket::Ticket(Ticket&& other) noexcept
@@ -25,8 +23,8 @@ void TicketQueue::Ticket::Release() {
 
 bool TicketQueue::BecameHead(Request& request) { return ++request.heads == request.keys.size(); }
 
-std::shared_ptr<TicketQueue::Request> TicketQueue::Enter(std::vector<int64_t> keys,
-                                                         std::function<void(Ticket)> granted) {
+std::shared_ptr<TicketQueue::Request> TicketQueue::Push(std::vector<int64_t> keys,
+                                                        std::function<void(Ticket)> granted) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   auto request = std::make_shared<Request>();
@@ -67,45 +65,61 @@ void TicketQueue::Leave(const std::shared_ptr<Request>& request) {
   for (const auto& next : granted) next->granted(Ticket(this, next));
 }
 
-void TicketQueue::AcquireAsync(std::vector<int64_t> keys, std::function<void(Ticket)> granted) {
-  Enter(std::move(keys), std::move(granted));
+TicketQueue::Place TicketQueue::Enter(std::vector<int64_t> keys) {
+  Place place;
+  place.queue_ = this;
+  place.grant_ = std::make_shared<Place::Grant>();
+  // A grant that comes after the place was given up gives its ticket back at once.
+  place.request_ = Push(std::move(keys), [grant = place.grant_](Ticket ticket) {
+    absl::MutexLock lock(&grant->mutex);
+    if (grant->given_up) return;
+    grant->granted = true;
+    grant->ticket = std::move(ticket);
+  });
+  return place;
 }
 
-absl::StatusOr<TicketQueue::Ticket> TicketQueue::Acquire(std::vector<int64_t> keys,
-                                                         Cancellation& cancellation) {
-  if (absl::Status status = cancellation.status(); !status.ok()) return status;
-  struct Wait {
-    absl::Notification woken;  // granted or cancelled
-    absl::Mutex mutex;
-    bool over ABSL_GUARDED_BY(mutex) = false;
-    Ticket ticket ABSL_GUARDED_BY(mutex);
-  };
-  auto wait = std::make_shared<Wait>();
-  // Whichever comes first decides; a grant that comes late gives its ticket back at once.
-  const std::shared_ptr<Request> request = Enter(std::move(keys), [wait](Ticket ticket) {
-    absl::MutexLock lock(&wait->mutex);
-    if (wait->over) return;
-    wait->over = true;
-    wait->ticket = std::move(ticket);
-    wait->woken.Notify();
+TicketQueue::Place& TicketQueue::Place::operator=(Place&& other) noexcept {
+  if (this != &other) {
+    Leave();
+    queue_ = std::exchange(other.queue_, nullptr);
+    request_ = std::move(other.request_);
+    grant_ = std::move(other.grant_);
+  }
+  return *this;
+}
+
+absl::StatusOr<TicketQueue::Ticket> TicketQueue::Place::Wait(Cancellation& cancellation) {
+  const Cancellation::Hook hook(cancellation, [grant = grant_] {
+    absl::MutexLock lock(&grant->mutex);
+    grant->cancelled = true;
   });
   {
-    const Cancellation::Hook hook(cancellation, [wait] {
-      absl::MutexLock lock(&wait->mutex);
-      if (wait->over) return;
-      wait->over = true;
-      wait->woken.Notify();
-    });
-    wait->woken.WaitForNotification();
+    absl::MutexLock lock(&grant_->mutex);
+    const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(grant_->mutex) {
+      return grant_->granted || grant_->cancelled;
+    };
+    grant_->mutex.Await(absl::Condition(&over));
+    if (!grant_->cancelled) return std::move(grant_->ticket);
   }
-  Ticket ticket;
-  {
-    absl::MutexLock lock(&wait->mutex);
-    ticket = std::move(wait->ticket);
-  }
-  if (ticket.held()) return ticket;
-  Leave(request);
   return cancellation.status();
+}
+
+bool TicketQueue::Place::WaitFor(absl::Duration timeout) {
+  absl::MutexLock lock(&grant_->mutex);
+  return grant_->mutex.AwaitWithTimeout(absl::Condition(&grant_->granted), timeout);
+}
+
+void TicketQueue::Place::Leave() {
+  if (grant_ == nullptr) return;
+  Ticket unused;
+  {
+    absl::MutexLock lock(&grant_->mutex);
+    grant_->given_up = true;
+    unused = std::move(grant_->ticket);
+    if (grant_->granted && !unused.held()) return;  // taken: its holder gives it back
+  }
+  queue_->Leave(request_);
 }
 
 }  // namespace regroup

@@ -6,12 +6,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "daemon/control/cancellation.h"
 
 namespace regroup {
@@ -46,12 +48,49 @@ class TicketQueue {
     std::shared_ptr<Request> request_;
   };
 
-  // Blocks until granted. No key: granted at once. Errors: the cancellation's.
-  absl::StatusOr<Ticket> Acquire(std::vector<int64_t> keys, Cancellation& cancellation);
+  // A place in the queues, taken before anybody waits for it. Move only; gives the place, or a
+  // ticket that nobody took, back when destroyed. Used by one thread at a time.
+  class Place {
+   public:
+    Place() = default;  // none
+    Place(Place&& other) = default;
+    Place& operator=(Place&& other) noexcept;
+    ~Place() { Leave(); }
+
+    // Blocks until granted. Errors: the cancellation's. At most one call returns a ticket.
+    absl::StatusOr<Ticket> Wait(Cancellation& cancellation);
+    // True once granted: Wait returns at once then.
+    bool WaitFor(absl::Duration timeout);
+
+   private:
+    friend class TicketQueue;
+    struct Grant {
+      absl::Mutex mutex;
+      bool given_up ABSL_GUARDED_BY(mutex) = false;
+      bool granted ABSL_GUARDED_BY(mutex) = false;
+      bool cancelled ABSL_GUARDED_BY(mutex) = false;
+      Ticket ticket ABSL_GUARDED_BY(mutex);
+    };
+    void Leave();
+
+    TicketQueue* queue_ = nullptr;
+    std::shared_ptr<Request> request_;
+    std::shared_ptr<Grant> grant_;
+  };
+
+  // Enters the queues. No key: granted at once.
+  Place Enter(std::vector<int64_t> keys);
+
+  // Enter and Wait.
+  absl::StatusOr<Ticket> Acquire(std::vector<int64_t> keys, Cancellation& cancellation) {
+    return Enter(std::move(keys)).Wait(cancellation);
+  }
 
   // Calls `granted` once, on this thread or on the one that released what was waited for; it must
   // not block.
-  void AcquireAsync(std::vector<int64_t> keys, std::function<void(Ticket)> granted);
+  void AcquireAsync(std::vector<int64_t> keys, std::function<void(Ticket)> granted) {
+    Push(std::move(keys), std::move(granted));
+  }
 
  private:
   struct Request {
@@ -61,7 +100,7 @@ class TicketQueue {
   };
   using Granted = std::vector<std::shared_ptr<Request>>;
 
-  std::shared_ptr<Request> Enter(std::vector<int64_t> keys, std::function<void(Ticket)> granted);
+  std::shared_ptr<Request> Push(std::vector<int64_t> keys, std::function<void(Ticket)> granted);
   // Takes the request out of its queues, granted or not.
   void Leave(const std::shared_ptr<Request>& request);
   bool BecameHead(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

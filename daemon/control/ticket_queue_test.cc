@@ -82,6 +82,19 @@ TEST(TicketQueue, Acquire_Cancelled_ReturnsWhyAndLetsOthersThrough) {
   EXPECT_FALSE(queue.Acquire({5}, cancellation).ok());
 }
 
+TEST(TicketQueue, Place_KeepsItsOrderWhoeverWaitsFirst) {
+  TicketQueue queue;
+  Cancellation never;
+  TicketQueue::Place first = queue.Enter({0});
+  TicketQueue::Place second = queue.Enter({0});
+  EXPECT_FALSE(second.WaitFor(absl::ZeroDuration()));
+  EXPECT_TRUE(first.WaitFor(absl::ZeroDuration()));
+  { const Ticket ticket = *first.Wait(never); }
+  EXPECT_TRUE(second.WaitFor(absl::ZeroDuration()));
+  { const TicketQueue::Place given_up = std::move(second); }  // its ticket goes back with it
+  EXPECT_TRUE(queue.Enter({0}).WaitFor(absl::ZeroDuration()));
+}
+
 TEST(TicketQueue, Acquire_ManyThreads_NeverShareAKeyAndAllFinish) {
   constexpr int kKeys = 6;
   constexpr int kThreads = 8;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "daemon/node/fd.h"
 
 namespace regroup {
 
@@ -16,15 +17,22 @@ class PrivateDir {
   // Errors: INTERNAL, naming the folder and what the system said.
   static absl::StatusOr<PrivateDir> Make();
 
-  PrivateDir(PrivateDir&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  // Removes folders of this user whose owner ended without doing so, if they hold nothing but
+  // sockets.
+  static void RemoveStale();
+
+  PrivateDir(PrivateDir&& other) noexcept
+      : path_(std::exchange(other.path_, "")), lock_(std::move(other.lock_)) {}
   PrivateDir& operator=(PrivateDir&&) = delete;
   ~PrivateDir();
 
   const std::string& path() const { return path_; }
 
  private:
-  explicit PrivateDir(std::string path) : path_(std::move(path)) {}
+  PrivateDir(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
   std::string path_;
+  Fd lock_;  // the folder itself, locked as long as its owner lives
 };
 
 }  // namespace regroup

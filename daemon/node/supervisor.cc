@@ -101,6 +101,7 @@ class Supervisor::Inbox {
 
 absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::Make(const SupervisorOptions& options,
                                                              RankTable* table) {
+  PrivateDir::RemoveStale();
   absl::StatusOr<PrivateDir> folder = PrivateDir::Make();
   if (!folder.ok()) return folder.status();
   int lifeline[2];

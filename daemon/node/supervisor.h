@@ -46,8 +46,9 @@ class Supervisor {
     std::function<void(int)> on_signal;  // a signal arrived on signal_fd
   };
 
-  // Makes the private folder of the workers' sockets. `table` outlives the supervisor and has
-  // options.ranks ranks. Errors: INTERNAL, naming the folder.
+  // Makes the private folder of the workers' sockets, and removes those that killed daemons left.
+  // `table` outlives the supervisor and has options.ranks ranks. Errors: INTERNAL, naming the
+  // folder.
   static absl::StatusOr<std::unique_ptr<Supervisor>> Make(const SupervisorOptions& options,
                                                           RankTable* table);
   ~Supervisor();

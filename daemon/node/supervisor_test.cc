@@ -226,6 +226,7 @@ TEST(Supervisor, Daemon_Killed_WorkersEnd) {
   while (absl::Now() < deadline && !(gone(pids[0]) && gone(pids[1]))) std::this_thread::yield();
   EXPECT_TRUE(gone(pids[0]));
   EXPECT_TRUE(gone(pids[1]));
+  PrivateDir::RemoveStale();
 }
 
 }  // namespace

@@ -42,9 +42,9 @@ std::vector<std::string> Terms(const HeldEngine& engine) {
   return terms;
 }
 
-std::string Fingerprint(const HeldEngine& engine) {
-  const std::string text =
-      absl::StrCat(absl::StrJoin(engine.table().Describe(), "\n"), "\n", engine.content_digest);
+// What has to be alike for weights to go from one engine to another: not where they came from.
+std::string Fingerprint(const ParamTable& table) {
+  const std::string text = absl::StrJoin(table.Describe(), "\n");
   const XXH128_hash_t digest = XXH3_128bits(text.data(), text.size());
   return absl::StrFormat("%016x%016x", digest.high64, digest.low64);
 }
@@ -85,7 +85,7 @@ absl::Status Commands::PrepareEngine(uint64_t uid, const v1::PrepareEngine& requ
   result->set_parameters(table.total_numel());
   result->set_units(static_cast<int64_t>(table.units().size()));
   result->set_dtype(DTypeToProto(table.dtype()));
-  result->set_fingerprint(Fingerprint(*engine));
+  result->set_fingerprint(Fingerprint(table));
   table_->Put(uid, std::move(engine));
   return absl::OkStatus();
 }

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/commands.h"
 #include "engine/group/agreement.h"
-#include "engine/group/comm_status.h"
 
 namespace regroup {
 namespace {
@@ -13,13 +12,6 @@ namespace {
 absl::StatusOr<std::unique_ptr<ExportWriter>> StartWriter(const HeldEngine& engine,
                                                           const std::string& directory) {
   return ExportWriter::Start(directory, engine.model->config_json, engine.table());
-}
-
-// A disk that is full leaves the engine as it was; a group that broke doesn't.
-bool BrokeTheGroup(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
-  return reason == "TIMEOUT" || reason == "RANK_LOST" || reason == "CANCELLED" ||
-         reason == "RANKS_DISAGREE";
 }
 
 absl::Status WriteReplica(const HeldEngine& engine, ExportWriter* writer) {
@@ -40,7 +32,8 @@ absl::Status Commands::ExportEngine(HeldEngine* engine, const v1::ExportEngine& 
   int64_t bytes = 0;
   if (engine->inference == nullptr) {
     absl::Status status = ExportTrainer(engine, request.directory(), &bytes);
-    if (BrokeTheGroup(status)) engine->failure = status;
+    // A disk that is full leaves the engine as it was; a group that broke doesn't.
+    if (!engine->trainer()->group().failure().ok()) engine->failure = status;
     if (!status.ok()) return status;
   } else if (engine->spec.layout.lead() == identity_.rank) {
     absl::StatusOr<std::unique_ptr<ExportWriter>> writer =

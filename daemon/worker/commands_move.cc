@@ -103,6 +103,8 @@ absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request)
   absl::StatusOr<std::unique_ptr<Move>> move = Move::Prepare(
       table, options, identity_.rank, trainer == nullptr ? nullptr : &trainer->state());
   if (!move.ok()) return move.status();
+  (*engine)->bytes_done = 0;
+  (*engine)->bytes_total = 0;
   (*engine)->SetMove(*std::move(move));
   (*engine)->pending = std::move(pending);
   if ((*engine)->is_guest) table_->Put(uid, *engine);
@@ -148,11 +150,8 @@ absl::Status Commands::RunMove(uint64_t uid, v1::RunMoveResult* result) {
   const std::shared_ptr<HeldEngine> replica =
       pending.is_sync ? table_->Find(pending.destination_uid) : nullptr;
   const absl::StatusOr<MoveResult> moved = engine->move()->Run([&](int64_t done, int64_t total) {
-    for (HeldEngine* shown : {engine.get(), replica.get()}) {
-      if (shown == nullptr) continue;
-      shown->bytes_total = total;
-      shown->bytes_done = done;
-    }
+    engine->bytes_total = total;
+    engine->bytes_done = done;
   });
   if (!moved.ok()) return moved.status();
   int64_t peak = TotalBytes(engine->memory());

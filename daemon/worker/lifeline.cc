@@ -13,6 +13,28 @@
 namespace regroup {
 namespace {
 
+// What Leave needs, in a form that a signal handler may use. Set once, never freed.
+struct Ties {
+  std::string socket_path;
+  std::string folder;
+  pid_t daemon = 0;
+};
+const Ties* ties = nullptr;
+
+[[noreturn]] void Leave() {
+  unlink(ties->socket_path.c_str());
+  rmdir(ties->folder.c_str());  // fails while other workers use it
+  _exit(0);
+}
+
+// Also sent by people who continue a stopped worker, and by the kernel when the thread of the
+// daemon that spawned this process ends: then the parent is still the daemon.
+void OnContinue(int) {
+  const int saved = errno;
+  if (getppid() != ties->daemon) Leave();
+  errno = saved;
+}
+
 void WaitForEndOfFile(int fd) {
   char ignored = 0;
   while (true) {
@@ -28,13 +50,16 @@ absl::Status FollowDaemon(int lifeline_fd, const std::string& socket_path) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--lifeline-fd=", lifeline_fd, " is not an open descriptor; allowed: a pipe's read end"));
   }
-  // A daemon that died before this line left an end of file behind, which the thread sees.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::thread([lifeline_fd, socket_path] {
+  ties = new Ties{socket_path, socket_path.substr(0, socket_path.rfind('/')), getppid()};
+  struct sigaction action {};
+  action.sa_handler = OnContinue;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGCONT, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGCONT);
+  // A daemon that died before this line left an end of file behind.
+  std::thread([lifeline_fd] {
     WaitForEndOfFile(lifeline_fd);
-    unlink(socket_path.c_str());
-    rmdir(socket_path.substr(0, socket_path.rfind('/')).c_str());  // fails while others use it
-    _exit(0);
+    Leave();
   }).detach();
   return absl::OkStatus();
 }

@@ -13,7 +13,6 @@
 namespace regroup {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct Progress {

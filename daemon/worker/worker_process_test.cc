@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,14 +33,21 @@ using ::testing::HasSubstr;
 constexpr char kWorker[] = "daemon/worker/worker_for_test";
 constexpr int kDeadlineMilliseconds = 30000;
 
+bool EndsInTime(pid_t pid) {
+  pollfd ended = {static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), POLLIN, 0};
+  const bool in_time = poll(&ended, 1, kDeadlineMilliseconds) == 1;
+  close(ended.fd);
+  return in_time;
+}
+
 // A worker started as a daemon starts it; killed if it is still there at the end.
 class Process {
  public:
-  explicit Process(const std::vector<std::string>& flags) {
+  explicit Process(const std::vector<std::string>& flags, const std::string& program = kWorker) {
     int errors[2];
     EXPECT_EQ(pipe2(errors, O_CLOEXEC), 0);
     errors_ = errors[0];
-    std::vector<std::string> words = {kWorker};
+    std::vector<std::string> words = {program};
     words.insert(words.end(), flags.begin(), flags.end());
     std::vector<char*> argv;
     argv.reserve(words.size() + 1);
@@ -48,7 +56,7 @@ class Process {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, errors[1], STDERR_FILENO);
-    EXPECT_EQ(posix_spawn(&pid_, kWorker, &actions, nullptr, argv.data(), environ), 0);
+    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(errors[1]);
   }
@@ -63,11 +71,8 @@ class Process {
 
   // The exit status as waitpid gives it; -1 if the process does not end in time.
   int Wait() {
-    pollfd ended = {static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
-    const bool in_time = poll(&ended, 1, kDeadlineMilliseconds) == 1;
-    close(ended.fd);
     int status = 0;
-    if (!in_time || waitpid(pid_, &status, 0) != pid_) return -1;
+    if (!EndsInTime(pid_) || waitpid(pid_, &status, 0) != pid_) return -1;
     reaped_ = true;
     return status;
   }
@@ -150,6 +155,45 @@ TEST_F(WorkerProcessTest, Lifeline_Closed_EndsTheProcessAndRemovesItsSocketAndFo
   EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0) << ended;
   EXPECT_FALSE(std::filesystem::exists(socket()));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/w"));
+}
+
+// A shell plays the daemon; this process holds the lifeline open, so that only the parent's death
+// is seen.
+class ParentDeathTest : public WorkerProcessTest {
+ protected:
+  ParentDeathTest() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  ~ParentDeathTest() override { prctl(PR_SET_CHILD_SUBREAPER, 0); }
+
+  void KillTheParent(bool worker_is_stopped) {
+    std::string line = kWorker;
+    for (const std::string& flag : Flags()) absl::StrAppend(&line, " ", flag);
+    Process shell({"-c", absl::StrCat(line, " & wait")}, "/bin/sh");
+    v1::WorkerState state;
+    const grpc::Status status = GetState(&state);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_NE(state.pid(), shell.pid());
+    if (worker_is_stopped) kill(state.pid(), SIGSTOP);
+    kill(shell.pid(), SIGKILL);
+    shell.Wait();
+    const bool ended = EndsInTime(state.pid());
+    EXPECT_TRUE(ended);
+    if (!ended) kill(state.pid(), SIGKILL);
+    waitpid(state.pid(), nullptr, 0);
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/w"));
+  }
+};
+
+TEST_F(ParentDeathTest, RunningWorker_EndsAndCleansUp) { KillTheParent(false); }
+
+TEST_F(ParentDeathTest, StoppedWorker_EndsAndCleansUp) { KillTheParent(true); }
+
+TEST_F(WorkerProcessTest, Continue_WhileTheDaemonLives_ChangesNothing) {
+  Process worker(Flags());
+  v1::WorkerState state;
+  ASSERT_TRUE(GetState(&state).ok());
+  kill(worker.pid(), SIGSTOP);
+  kill(worker.pid(), SIGCONT);
+  EXPECT_TRUE(GetState(&state).ok());
 }
 
 TEST_F(WorkerProcessTest, Interrupt_IsLeftToTheDaemon) {

@@ -114,9 +114,10 @@ grpc::ServerUnaryReactor* WorkerService::Execute(grpc::CallbackServerContext* co
       return;
     }
     absl::StatusOr<v1::CommandResult> result = commands_->Run(*request);
-    if (result.ok()) *response = *std::move(result);
+    const absl::Status status = result.status();
+    if (status.ok()) *response = *std::move(result);
     ++commands_done_;
-    reactor->Finish(ToGrpc(result.status()));
+    reactor->Finish(ToGrpc(status));
   });
   return reactor;
 }

@@ -89,7 +89,7 @@ absl::Status AppendRow(absl::string_view line, const std::string& where, const M
           absl::StrCat(where, "unknown field ", Quote(entry.key()), "; allowed: x, y"));
     }
   }
-  const absl::Status inputs = AppendNumbers(*row, "x", limits.in_features, where, x);
+  absl::Status inputs = AppendNumbers(*row, "x", limits.in_features, where, x);
   if (!inputs.ok()) return inputs;
   return AppendNumbers(*row, "y", limits.out_features, where, y);
 }

@@ -40,12 +40,12 @@ class ResidentEngine : public InferenceEngine {
   absl::Status StartGeneration(const std::vector<PromptRow>& rows,
                                const SamplingOptions& options) override {
     const ModelLimits& limits = model_->limits();
-    const absl::Status valid = CheckSampling(options, limits);
+    absl::Status valid = CheckSampling(options, limits);
     if (!valid.ok()) return valid;
     std::set<int64_t> numbers;
     std::vector<RowState> started;
     for (const PromptRow& prompt : rows) {
-      const absl::Status fits = CheckPrompt(prompt.tokens, limits);
+      absl::Status fits = CheckPrompt(prompt.tokens, limits);
       if (!fits.ok()) return fits;
       if (prompt.row < 0 || !numbers.insert(prompt.row).second) {
         return absl::InvalidArgumentError(

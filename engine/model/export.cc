@@ -212,7 +212,7 @@ class FolderWriter : public ExportWriter {
           absl::StrCat("export: ", path_, ": ", parameter.name, " has another shape or dtype"));
     }
     const at::Tensor whole = value.contiguous();
-    const absl::Status written =
+    absl::Status written =
         WriteAll(fd_, {static_cast<const char*>(whole.const_data_ptr()), whole.nbytes()}, path_);
     if (written.ok()) ++next_;
     return written;

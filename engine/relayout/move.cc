@@ -57,7 +57,7 @@ class PlannedMove : public Move {
         rank_(rank),
         source_(source),
         slots_(1 + static_cast<size_t>(options.num_moments)),
-        bytes_per_element_(DTypeBytes(table.dtype()) + 4 * options.num_moments) {
+        bytes_per_element_(DTypeBytes(table.dtype()) + int64_t{4} * options.num_moments) {
     const int64_t elements = options.staging_bytes / kCopiesInStaging / bytes_per_element_;
     plan_ = PlanMove(table, options.source, options.destination,
                      std::max(elements / kShardAlignment * kShardAlignment, kShardAlignment));

@@ -257,6 +257,7 @@ class BitFlippingGroup : public Group {
     return group_->Exchange(mine, what);
   }
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
+  absl::Status failure() const override { return group_->failure(); }
   int64_t operations_issued() const override { return group_->operations_issued(); }
 
  private:

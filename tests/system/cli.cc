@@ -1,6 +1,7 @@
 #include "tests/system/cli.h"
 
 #include <atomic>
+#include <limits>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,13 @@ constexpr absl::Duration kLong = absl::Seconds(180);
 std::string Unique(const std::string& name) {
   static std::atomic<int> counter{0};
   return absl::StrCat(name, "-", counter++);
+}
+
+// JSON has no word for a number that is not finite: it is null.
+double NumberOrNan(const json& row, const char* field) {
+  const auto value = row.find(field);
+  return value != row.end() && value->is_number() ? value->get<double>()
+                                                  : std::numeric_limits<double>::quiet_NaN();
 }
 
 std::vector<std::string> With(std::vector<std::string> arguments, const Flags& flags) {
@@ -41,10 +49,11 @@ std::vector<StepRecord> ParseSteps(const CtlResult& result) {
   for (const json& row : result.rows()) {
     StepRecord record;
     record.step = row.value("step", int64_t{-1});
-    record.loss = row.value("loss", -1.0);
-    record.grad_norm = row.value("gradNorm", -1.0);
+    record.loss = NumberOrNan(row, "loss");
+    record.grad_norm = NumberOrNan(row, "gradNorm");
     record.tokens = row.value("tokens", int64_t{-1});
     record.skipped = row.value("skipped", true);
+    record.reason = row.value("reason", "");
     records.push_back(record);
   }
   return records;

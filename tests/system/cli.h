@@ -18,13 +18,14 @@ namespace regroup::harness {
 
 using Flags = std::vector<std::string>;
 
-// One line of `train`.
+// One line of `train`. Numbers that are not finite are NaN.
 struct StepRecord {
   int64_t step = 0;
   double loss = 0;
   double grad_norm = 0;
   int64_t tokens = 0;
   bool skipped = false;
+  std::string reason;  // why it was skipped
 };
 
 // Exactly, to the last bit.

@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -71,8 +73,13 @@ nlohmann::json CtlResult::json() const {
 }
 
 std::vector<std::string> Ctl::Argv(const std::vector<std::string>& arguments) const {
-  std::vector<std::string> argv = {Runfile("client/regroupctl"), absl::StrCat("--server=", server_),
-                                   "-o", "json"};
+  std::vector<std::string> argv = {Runfile("client/regroupctl")};
+  const auto given = [&](absl::string_view flag) {
+    return std::any_of(arguments.begin(), arguments.end(),
+                       [&](const std::string& text) { return absl::StartsWith(text, flag); });
+  };
+  if (!given("--server=")) argv.push_back(absl::StrCat("--server=", server_));
+  if (!given("-o")) argv.emplace_back("-ojson");
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return argv;
 }
@@ -149,6 +156,8 @@ Daemon::~Daemon() {
     std::cerr << "--- what regroupd said ---\n" << process_->Errors() << "---\n";
   }
   std::error_code error;
+  for (const std::string& path : held_paths_) fs::remove(path, error);
+  for (const std::string& path : held_paths_) fs::remove(fs::path(path).parent_path(), error);
   fs::remove_all(temporary_folder_, error);
 }
 
@@ -188,7 +197,8 @@ bool Daemon::WaitForRestart(int rank, pid_t old_pid, absl::Duration deadline) co
 
 void Daemon::NoteHoldings() {
   const std::map<std::string, std::string> sockets = BoundSockets();
-  for (const pid_t pid : Processes()) {
+  noted_ = Processes();
+  for (const pid_t pid : noted_) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), error)) {
       std::string target = Target(entry.path());
@@ -205,19 +215,26 @@ int Daemon::Stop(int signal) {
   NoteHoldings();
   process_->Signal(signal);
   const int code = process_->Finish(kStopDeadline);
-  ExpectNothingLeft();
+  ExpectNoProcessLeft();
+  if (signal != SIGKILL) ExpectNoFileLeft();
   return code;
 }
 
-void Daemon::ExpectNothingLeft() const {
+void Daemon::ExpectNoProcessLeft() const {
   std::set<pid_t> processes;
   if (!WaitUntil(kLeftoverDeadline, [&] {
         processes = Processes();
+        // A process whose first thread is gone shows no environment any more.
+        std::copy_if(noted_.begin(), noted_.end(), std::inserter(processes, processes.end()),
+                     IsAlive);
         return processes.empty();
       })) {
     ADD_FAILURE() << "processes outlive their daemon: " << absl::StrJoin(processes, " ");
     for (const pid_t pid : processes) kill(pid, SIGKILL);
   }
+}
+
+void Daemon::ExpectNoFileLeft() const {
   for (const std::string& path : held_paths_) {
     EXPECT_TRUE(WaitUntil(kLeftoverDeadline, [&] { return !fs::exists(path); }))
         << path << " is left";

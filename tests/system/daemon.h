@@ -30,7 +30,7 @@ struct CtlResult {
   nlohmann::json json() const;
 };
 
-// regroupctl -o json against one server. Thread compatible.
+// regroupctl -o json against one server, unless the arguments say otherwise. Thread compatible.
 class Ctl {
  public:
   explicit Ctl(std::string server) : server_(std::move(server)) {}
@@ -94,12 +94,18 @@ class Daemon {
   bool WaitForRestart(int rank, pid_t old_pid, absl::Duration deadline = absl::Seconds(30)) const;
 
   // Sends `signal`, waits for the end, checks that nothing is left. Returns the exit code. Once.
+  // After SIGKILL sockets may be left (the next daemon of the machine removes them), but no
+  // process.
   int Stop(int signal = SIGTERM);
+
+  // Sockets and shared memory that its processes had open when it was stopped.
+  const std::set<std::string>& held_paths() const { return held_paths_; }
 
  private:
   explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
   void NoteHoldings();
-  void ExpectNothingLeft() const;
+  void ExpectNoProcessLeft() const;
+  void ExpectNoFileLeft() const;
 
   DaemonOptions options_;
   std::string mark_;              // in the environment of all of its processes
@@ -107,7 +113,8 @@ class Daemon {
   std::string address_;
   std::unique_ptr<Process> process_;
   std::unique_ptr<Ctl> ctl_;
-  std::set<std::string> held_paths_;  // sockets and shared memory that its processes had open
+  std::set<std::string> held_paths_;
+  std::set<pid_t> noted_;  // the processes of that moment
 };
 
 }  // namespace regroup::harness

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,11 +55,20 @@ TEST_F(DaemonFaultTest, Sigkill_WhileTraining_TakesEverythingAlong) {
   EXPECT_NE(train->Errors().find(daemon->address()), std::string::npos) << train->Errors();
 }
 
+// What a killed daemon could not remove, the next one does.
 TEST_F(DaemonFaultTest, Sigkill_ThenStartAgain_OnTheSameStateFolder) {
   const std::string state_dir = NewFolder("state");
+  std::unique_ptr<Daemon> previous;
   for (int round = 0; round < 3; ++round) {
-    const auto daemon = Start(2, state_dir);
+    auto daemon = Start(2, state_dir);
     ASSERT_NE(daemon, nullptr);
+    if (previous != nullptr) {
+      EXPECT_FALSE(previous->held_paths().empty());
+      for (const std::string& path : previous->held_paths()) {
+        EXPECT_FALSE(std::filesystem::exists(path)) << path;
+        EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(path).parent_path())) << path;
+      }
+    }
     const Cli cli(*daemon);
     for (const std::string& name : cli.EngineNames()) {
       EXPECT_EQ(cli.State(name), "FAILED") << "its ranks are new";
@@ -67,6 +77,7 @@ TEST_F(DaemonFaultTest, Sigkill_ThenStartAgain_OnTheSameStateFolder) {
     cli.Create("e", "0-1", Data().untied.folder, OptimizerFlags(AdamW()));
     EXPECT_EQ(cli.Train("e", {Data().text.path, 1, 4, kSeq, {}})[0].step, 1);
     EXPECT_EQ(daemon->Stop(SIGKILL), 128 + SIGKILL);
+    previous = std::move(daemon);
   }
 }
 

@@ -106,8 +106,7 @@ TEST_F(FileTest, Config_UnsupportedValues_AreNamed) {
                             {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}}},
                            {"llama3"}),
                  BadConfig({{"attention_bias", true}}, {"attention_bias"}),
-                 BadConfig({{"mlp_bias", true}}, {"mlp_bias"}),
-                 BadConfig({{"torch_dtype", "int8"}}, {"int8"})});
+                 BadConfig({{"mlp_bias", true}}, {"mlp_bias"})});
 }
 
 TEST_F(FileTest, Config_WrongSizes_AreNamed) {

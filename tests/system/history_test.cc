@@ -86,7 +86,7 @@ TEST_F(HistoryTest, Train_TwoEnginesOnTheSameRanks_InterleaveAndKeepTheirBits) {
 
   CreateL2("a", "1-2");
   cli().Create("b", "2,1", Data().tied.folder, OptimizerFlags(Sgd()));
-  constexpr int64_t kLong = 400;
+  constexpr int64_t kLong = 200;
   const auto a = cli().ctl().Start(TrainCommand("a", Text(kLong)));
   ASSERT_TRUE(WaitUntil(absl::Seconds(30), [&] { return !a->OutputLines().empty(); }));
   const Steps b_steps = cli().Train("b", OtherText(kShort));
@@ -146,14 +146,31 @@ TEST_F(HistoryTest, Create_DisjointByTwoClientsAtOnce_BothTrain) {
   }
 }
 
+// An engine may be deleted while it is being made.
+TEST_F(HistoryTest, Delete_RightAfterAnUnfinishedCreate_LeavesNothing) {
+  for (int round = 0; round < 8 && !HasFailure(); ++round) {
+    std::vector<std::string> command = {
+        "engine", "create", "e", "--ranks=0-3", "--no-wait", "--model=" + Data().untied.folder};
+    for (const std::string& flag : OptimizerFlags(AdamW())) command.push_back(flag);
+    cli().ctl().MustRun(command);
+    cli().Delete("e");
+    EXPECT_TRUE(cli().EngineNames().empty());
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(daemon().RankRow(rank)["engines"].size(), 0u);
+      EXPECT_EQ(daemon().RankRow(rank)["error"], "") << "no rank had to be killed for it";
+    }
+  }
+  EXPECT_EQ(Fresh("0-3", 1).size(), 1u);
+}
+
 // A rank that stands still in the middle of a step keeps that step from ending. Nobody else waits
 // for it.
 TEST_F(HistoryTest, Create_WhileAnotherEnginesStepHangs_DoesNotWait) {
-  const Steps alone = Fresh("0-1", 300);
+  const Steps alone = Fresh("0-1", 150);
   const pid_t stopped = daemon().WorkerPid(1);
   ASSERT_GT(stopped, 0);
   CreateL2("a", "0-1");
-  const auto train = cli().ctl().Start(TrainCommand("a", Text(300)));
+  const auto train = cli().ctl().Start(TrainCommand("a", Text(150)));
   ASSERT_TRUE(WaitUntil(absl::Seconds(30), [&] { return !train->OutputLines().empty(); }));
   ASSERT_EQ(kill(stopped, SIGSTOP), 0);
   CreateL2("b", "2-3");

@@ -156,6 +156,22 @@ TEST_F(InferenceTest, Generate_SamePromptAfterSync_EqualsAFreshEngine) {
   }
 }
 
+// Two clients, one that syncs and one that moves the trainer: nobody hangs, and every sync is
+// whole.
+TEST_F(InferenceTest, Sync_WhileTheTrainerIsMoved_IsWholeEachTime) {
+  CreateTrainer("actor", "0-1");
+  cli().CreateRollout("rollout", "2-3", Data().untied.folder);
+  cli().Train("actor", Text(2));
+  for (int round = 0; round < 15 && !HasFailure(); ++round) {
+    const auto sync = cli().ctl().Start({"engine", "sync", "actor", "rollout"});
+    const auto move = cli().ctl().Start(
+        {"engine", "relayout", "actor", round % 2 == 0 ? "--ranks=1-2" : "--ranks=3,0-1"});
+    EXPECT_EQ(sync->Finish(absl::Seconds(30)), 0) << sync->Errors();
+    EXPECT_EQ(move->Finish(absl::Seconds(30)), 0) << move->Errors();
+  }
+  ExpectSynced("actor", "rollout");
+}
+
 TEST_F(InferenceTest, Sync_WrongEngines_IsRefusedAndChangesNothing) {
   CreateTrainer("actor", "0-1");
   CreateTrainer("other_actor", "2");

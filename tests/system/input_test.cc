@@ -128,9 +128,9 @@ TEST_F(InputTest, Create_WrongNames_AreRefused) {
 
 TEST_F(InputTest, Create_WrongRankLists_AreRefused) {
   std::vector<Refusal> table = {{Create({"--lr=0.1"}, "new", ""), kUsage, {"--ranks"}},
-                                {Create({"--lr=0.1"}, "new", "4"), kRefused, {"rank 4", "0-3"}},
-                                {Create({"--lr=0.1"}, "new", "0-4"), kRefused, {"rank 4", "0-3"}},
-                                {Create({"--lr=0.1"}, "new", "99999"), kRefused, {"99999", "0-3"}}};
+                                {Create({"--lr=0.1"}, "new", "4"), kRefused, {"rank 4", "3"}},
+                                {Create({"--lr=0.1"}, "new", "0-4"), kRefused, {"rank 4", "3"}},
+                                {Create({"--lr=0.1"}, "new", "99999"), kRefused, {"99999", "3"}}};
   for (const std::string ranks : {"0-",
                                   "-",
                                   ",",
@@ -201,8 +201,14 @@ TEST_F(InputTest, Create_WrongChoices_AreRefusedWithTheAllowedOnes) {
        {Create({"--lr=0.1", "--checks=some"}), kUsage, {"--checks", "some", "basic"}},
        {Create({"--lr=0.1", "--optimizer=sgd", "--beta1=0.5"}), kUsage, {"--beta1"}},
        {Create({"--lr=0.1", "--momentum=0.5"}), kUsage, {"--momentum"}},
-       {Create({"--role=infer", "--lr=0.1"}), kUsage, {"--lr"}},
-       {Create({"--role=infer"}), kRefused, {"mlp"}}});
+       {Create({"--role=infer", "--lr=0.1"}), kUsage, {"--lr"}}});
+}
+
+// Sizes are checked before anything is allocated.
+TEST_F(InputTest, Create_BeyondTheMemory_IsRefusedWithTheNumbers) {
+  const std::string huge = "mlp:in=8,hidden=100000,layers=10,out=4";
+  ExpectRefused({{Create({"--lr=0.1"}, "new", "2", huge), kRefused, {"memory", "available"}},
+                 {Create({"--role=infer"}, "new", "2", huge), kRefused, {"memory", "available"}}});
 }
 
 // What is promised for later says so, and never passes in silence.
@@ -283,7 +289,7 @@ TEST_F(InputTest, Relayout_WrongInput_IsRefused) {
     return command;
   };
   ExpectRefused(
-      {{relayout({"--ranks=4"}), kRefused, {"rank 4", "0-3"}},
+      {{relayout({"--ranks=4"}), kRefused, {"rank 4", "3"}},
        {relayout({"--ranks=0,0"}), kUsage, {"--ranks", "0,0"}},
        {relayout({"--ranks=0-"}), kUsage, {"--ranks", "0-"}},
        {relayout({"--ranks=0-2", "--dp=2"}), kEither, {"--dp", "2"}},
@@ -332,8 +338,8 @@ TEST_F(InputTest, Generate_WrongInput_IsRefused) {
       {file("vocabulary", "[1]\n[2,257]\n"), kRefused, {"257"}},
       {Generate({"--tokens-file=/nowhere"}), kUsage, {"--tokens-file"}},
       {Generate({"--tokens-file=" + folder}), kUsage, {"--tokens-file"}},
-      {Generate({}, "actor"), kRefused, {"actor", "infer"}},
-      {Generate({}, "net"), kRefused, {"net"}}};
+      {Generate({}, "actor"), kRefused, {"trainer"}},
+      {Generate({}, "net"), kRefused, {"trainer"}}};
   for (const std::string value : {"1,x", ",", "1,,2", "-1", "257", "1,257", "2147483648", "1.5"}) {
     table.push_back(BadGenerateFlag("--tokens", value));
     table.back().said = {"--tokens"};

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -158,6 +159,44 @@ TEST_F(Parity, Train_WideTokens_MatchesPlainTorch) {
   cli().Create("e", "0-1", Data().untied.folder, OptimizerFlags(Sgd()));
   ReferenceRun reference(Data().untied, Data().other_text, Sgd());
   ExpectSteps(cli().Train("e", {Data().other_text.path, 2, 3, kSeq, {}}), reference.Train(2, 3));
+}
+
+// Weights that are not finite on one rank's shard: every rank skips the step, and says so.
+TEST_F(Parity, Train_NonFiniteGradients_AreSkippedAndChangeNothing) {
+  LlamaFixture model;
+  model.folder = DataPath("poisoned");
+  model.weights = Data().untied.weights;
+  std::vector<float> norm = ToFloats(model.weights["model.layers.1.input_layernorm.weight"]);
+  norm[3] = std::numeric_limits<float>::quiet_NaN();
+  model.weights["model.layers.1.input_layernorm.weight"] = FromFloats({64}, norm);
+  WriteModel(model.folder, ConfigOf(model.shape), model.weights);
+  cli().Create("e", "0-2", model.folder, OptimizerFlags(AdamW()));
+  for (const StepRecord& step : cli().Train("e", {Data().text.path, 3, 4, kSeq, {}})) {
+    EXPECT_TRUE(step.skipped);
+    EXPECT_EQ(step.step, 0);
+    EXPECT_NE(step.reason, "");
+  }
+  const nlohmann::json row = cli().Row("e");
+  EXPECT_EQ(row["state"], "READY");
+  EXPECT_EQ(row["step"], 0);
+  EXPECT_EQ(row["dataPosition"], 3) << "batches that were drawn";
+  EXPECT_EQ(row["weightsVersion"], 1);
+  EXPECT_EQ(Differences(cli().Export("e"), model.weights), std::vector<std::string>{});
+}
+
+// Each row's gradient overflows on the one rank that has it; the next batch is fine.
+TEST_F(Parity, Train_OneOverflowingBatch_IsSkippedAndTheNextIsNot) {
+  std::vector<MlpRow> rows = RandomMlpRows(8, kMlpIn, kMlpOut, 31);
+  rows[1].y[0] = 3e38F;
+  const std::string path = DataPath("overflow.jsonl");
+  WriteMlpRows(path, rows);
+  cli().Create("e", "0-3", kMlpSpec, OptimizerFlags(Sgd(0.01)));
+  const std::vector<StepRecord> steps = cli().Train("e", {path, 2, 4, 0, {}});
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_TRUE(steps[0].skipped);
+  EXPECT_EQ(steps[0].step, 0);
+  EXPECT_FALSE(steps[1].skipped);
+  EXPECT_EQ(steps[1].step, 1);
 }
 
 // The names that transformers 5 writes, sizes that are derived, and files behind an index.

@@ -179,10 +179,16 @@ int Process::Finish(absl::Duration deadline) {
 }
 
 bool IsAlive(pid_t pid) {
-  const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  const std::string folder = absl::StrCat("/proc/", pid);
+  const std::string stat = ReadFile(folder + "/stat");
   const size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] != 'Z' &&
-         stat[name_end + 2] != 'X';
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
+  const char state = stat[name_end + 2];
+  if (state != 'Z' && state != 'X') return true;
+  // The first thread may be gone while others still hold files open.
+  std::error_code error;
+  const std::filesystem::directory_iterator tasks(folder + "/task", error);
+  return std::distance(begin(tasks), end(tasks)) > 1;
 }
 
 }  // namespace regroup::harness

@@ -65,7 +65,7 @@ class Process {
   std::optional<int> exit_;
 };
 
-// Whether a process of this id exists and is not a zombie.
+// Whether a process of this id exists and is not a zombie, down to its last thread.
 bool IsAlive(pid_t pid);
 
 }  // namespace regroup::harness

@@ -161,6 +161,28 @@ TEST_F(RelayoutTest, Relayout_Mlp_MovesWhatThePlanNeeds) {
   cli().Train("e", rows);
 }
 
+// Two clients move the same engine at once: one after the other, or one of them is refused.
+TEST_F(RelayoutTest, Relayout_ByTwoClientsAtOnce_AreSerialised) {
+  Create("e", "0-1");
+  cli().Train("e", Text(1));
+  const TensorMap before = cli().Export("e");
+  int64_t generation = 1;
+  for (int round = 0; round < 10 && !HasFailure(); ++round) {
+    const auto a = cli().ctl().Start({"engine", "relayout", "e", "--ranks=1-3"});
+    const auto b = cli().ctl().Start({"engine", "relayout", "e", "--ranks=0,2"});
+    for (Process* move : {a.get(), b.get()}) {
+      const CtlResult result = Collect(*move, absl::Seconds(30));
+      EXPECT_TRUE(result.exit == 0 || result.exit == 1) << result.errors;
+      if (result.exit == 0) ++generation;
+    }
+    const nlohmann::json row = cli().Row("e");
+    EXPECT_EQ(row["state"], "READY");
+    EXPECT_EQ(row["generation"], generation);
+  }
+  EXPECT_GE(generation, 11);
+  EXPECT_EQ(Differences(cli().Export("e"), before), Names{});
+}
+
 // A relayout comes between two steps of a run that another client has going, or is refused; either
 // way nothing is lost.
 TEST_F(RelayoutTest, Relayout_WhileAnotherClientTrains_LosesNoStep) {

@@ -295,6 +295,24 @@ TEST_F(WorkerFaultTest, Train_TwoClientsOnOneEngine_EveryStepHappensOnce) {
   for (int64_t i = 0; i < expected; ++i) EXPECT_EQ(steps[i], i + 1);
 }
 
+TEST_F(WorkerFaultTest, CancelOperation_OfATrainRun_EndsItAfterAStep) {
+  Create("e", "0-1");
+  const auto train = StartTraining("e", kForever);
+  const nlohmann::json operations = cli().ctl().MustRun({"operation", "list"}).json()["operations"];
+  ASSERT_FALSE(operations.empty());
+  ASSERT_EQ(operations.back()["kind"], "train");
+  const std::string id = operations.back()["id"];
+  cli().ctl().MustRun({"operation", "cancel", id});
+  const CtlResult result = Collect(*train, absl::Seconds(10));
+  EXPECT_EQ(result.exit, 1);
+  const nlohmann::json row = cli().Row("e");
+  EXPECT_EQ(row["state"], "READY");
+  EXPECT_EQ(row["step"], row["dataPosition"]);
+  EXPECT_EQ(cli().Train("e", Text(1))[0].step, row["step"].get<int64_t>() + 1);
+  const CtlResult again = cli().ctl().Run({"operation", "cancel", id});
+  EXPECT_EQ(again.exit, 1) << "it is done";
+}
+
 TEST_F(WorkerFaultTest, Delete_WhileTraining_EndsTheRunAndFreesTheRanks) {
   Create("e", "0-2");
   const auto train = StartTraining("e", kForever);

@@ -1,0 +1,239 @@
+// The service over a real connection.
+#include "daemon/control/control_service.h"
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "daemon/control/control_server.h"
+#include "daemon/control/fake_cluster.h"
+#include "daemon/control/stream_writer.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  ServiceTest() : cluster_(2) {
+    auto server = ControlServer::Start("127.0.0.1", 0, &cluster_.control());
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = v1::Control::NewStub(
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  }
+  ~ServiceTest() override { server_->Shutdown(absl::ZeroDuration()); }
+
+  static void SetDeadline(grpc::ClientContext& context) {
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  }
+
+  FakeCluster cluster_;
+  std::unique_ptr<ControlServer> server_;
+  std::unique_ptr<v1::Control::Stub> stub_;
+};
+
+TEST_F(ServiceTest, Unary_WithoutDeadline_IsRefused) {
+  grpc::ClientContext context;
+  v1::GetStatusResponse response;
+  const absl::Status status =
+      FromGrpc(stub_->GetStatus(&context, v1::GetStatusRequest(), &response));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("deadline"));
+  grpc::ClientContext mutation;
+  v1::Operation operation;
+  EXPECT_EQ(
+      stub_->CreateEngine(&mutation, FakeCluster::CreateRequest("a", {0}), &operation).error_code(),
+      grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(cluster_.control().Status().engines(), SizeIs(0));
+}
+
+TEST_F(ServiceTest, Errors_CarryTheirDetail) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::Operation operation;
+  v1::CreateEngineRequest request = FakeCluster::CreateRequest("a", {0});
+  request.mutable_spec()->mutable_optimizer()->set_learning_rate(-1);
+  const absl::Status status = FromGrpc(stub_->CreateEngine(&context, request, &operation));
+  EXPECT_THAT(status.message(), HasSubstr("--lr=-1"));
+  ASSERT_TRUE(DetailOf(status).has_value());
+  EXPECT_EQ(DetailOf(status)->reason(), v1::ERROR_REASON_INVALID_FIELD);
+}
+
+TEST_F(ServiceTest, WatchOperation_EndsWithTheOperation) {
+  absl::Notification release;
+  cluster_.SetScript([&](FakeWorker& worker, const v1::Command& command) {
+    if (command.has_form_engine()) release.WaitForNotification();
+    return absl::OkStatus();
+  });
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::Operation operation;
+  ASSERT_TRUE(
+      stub_->CreateEngine(&context, FakeCluster::CreateRequest("a", {0, 1}), &operation).ok());
+  grpc::ClientContext watching;
+  v1::GetOperationRequest request;
+  request.set_id(operation.id());
+  auto reader = stub_->WatchOperation(&watching, request);
+  int64_t version = 0;
+  v1::Operation change;
+  while (reader->Read(&change)) {
+    EXPECT_GT(change.version(), version);
+    version = change.version();
+    if (change.phase() == "form" && !release.HasBeenNotified()) release.Notify();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(change.done());
+  EXPECT_EQ(change.error(), "");
+}
+
+TEST_F(ServiceTest, WatchOperation_ClientGoesAway_EndsTheStream) {
+  absl::Notification release;
+  cluster_.SetScript([&](FakeWorker& worker, const v1::Command& command) {
+    if (command.has_form_engine()) release.WaitForNotification();
+    return absl::OkStatus();
+  });
+  const auto accepted = cluster_.control().CreateEngine(FakeCluster::CreateRequest("a", {0}));
+  ASSERT_TRUE(cluster_.AwaitCount("0 FormEngine", 1));
+  v1::GetOperationRequest request;
+  request.set_id(accepted->id());
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext watching;
+    auto reader = stub_->WatchOperation(&watching, request);
+    v1::Operation change;
+    EXPECT_TRUE(reader->Read(&change));
+    watching.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  release.Notify();
+  EXPECT_EQ(cluster_.Finish(accepted).error(), "");
+  request.set_id("op-77");
+  grpc::ClientContext unknown;
+  v1::Operation change;
+  auto reader = stub_->WatchOperation(&unknown, request);
+  EXPECT_FALSE(reader->Read(&change));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ServiceTest, Train_StreamsRecordsThenTheOutcome) {
+  cluster_.MustCreate("a", {0, 1});
+  grpc::ClientContext context;
+  auto reader = stub_->Train(&context, cluster_.TrainRequest("a", 500));
+  v1::TrainRecord record;
+  int64_t step = 0;
+  while (reader->Read(&record)) EXPECT_EQ(record.step(), ++step);
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(step, 500);
+}
+
+TEST_F(ServiceTest, Train_ClientGoesAway_TheEngineIsIdleSoon) {
+  cluster_.MustCreate("a", {0, 1});
+  {
+    grpc::ClientContext context;
+    auto reader = stub_->Train(&context, cluster_.TrainRequest("a", 1000000000));
+    v1::TrainRecord record;
+    ASSERT_TRUE(reader->Read(&record));
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (cluster_.Describe("a").activity() != "" && absl::Now() < deadline)
+    std::this_thread::yield();
+  EXPECT_EQ(cluster_.Describe("a").activity(), "");
+  EXPECT_EQ(cluster_.Describe("a").state(), v1::ENGINE_STATE_READY);
+}
+
+TEST_F(ServiceTest, Train_ReaderIsSlow_StepsWaitAndADeleteStillWorks) {
+  cluster_.MustCreate("a", {0});
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // or the connection's window grows and grows
+  auto stub = v1::Control::NewStub(
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), args));
+  grpc::ClientContext context;
+  auto reader = stub->Train(&context, cluster_.TrainRequest("a", 1000000000));
+  // Nobody reads: the queue and the connection's window fill up, then no step is taken any more.
+  int steps = -1;
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (absl::Now() < deadline) {
+    ASSERT_TRUE(cluster_.AwaitCount("0 TrainStep", 1));
+    const int now = cluster_.Count("0 TrainStep");
+    if (now == steps && now > static_cast<int>(StreamWriter<v1::TrainRecord>::kMostQueued)) break;
+    steps = now;
+    absl::Notification never;  // a pause, to see whether it stands still
+    never.WaitForNotificationWithTimeout(absl::Milliseconds(200));
+  }
+  EXPECT_EQ(cluster_.Count("0 TrainStep"), steps);
+  v1::DeleteEngineRequest request;
+  request.set_name("a");
+  EXPECT_EQ(cluster_.Finish(cluster_.control().DeleteEngine(request)).error(), "");
+  v1::TrainRecord record;
+  while (reader->Read(&record)) {
+  }
+  EXPECT_THAT(FromGrpc(reader->Finish()).message(), HasSubstr("is being deleted"));
+}
+
+TEST_F(ServiceTest, Lists_AnswerWhileWorkersHang) {
+  absl::Notification release;
+  cluster_.SetScript([&](FakeWorker& worker, const v1::Command& command) {
+    if (command.has_form_engine()) release.WaitForNotification();
+    return absl::OkStatus();
+  });
+  // More mutations at a time than there are threads for callbacks.
+  std::vector<absl::StatusOr<v1::Operation>> accepted;
+  for (int i = 0; i < 64; ++i) {
+    accepted.push_back(
+        cluster_.control().CreateEngine(FakeCluster::CreateRequest(absl::StrCat("e", i), {i % 2})));
+  }
+  ASSERT_TRUE(cluster_.AwaitCount("0 FormEngine", 1));
+  for (int i = 0; i < 50; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
+    v1::GetStatusResponse response;
+    ASSERT_TRUE(stub_->GetStatus(&context, v1::GetStatusRequest(), &response).ok());
+    EXPECT_THAT(response.engines(), SizeIs(64));
+    EXPECT_EQ(response.nodes(0).address(), server_->address());
+  }
+  release.Notify();
+  for (const auto& operation : accepted) EXPECT_EQ(cluster_.Finish(operation).error(), "");
+}
+
+TEST_F(ServiceTest, NotAvailable_SaysSo) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::Engine engine;
+  const absl::Status set = FromGrpc(stub_->SetEngine(&context, v1::SetEngineRequest(), &engine));
+  EXPECT_EQ(set.message(), "not available in this version: engine set");
+  grpc::ClientContext saving;
+  SetDeadline(saving);
+  v1::Operation operation;
+  EXPECT_EQ(stub_->SaveCheckpoint(&saving, v1::CheckpointRequest(), &operation).error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(ServiceTest, Start_TakenPort_IsNamed) {
+  const absl::Status status =
+      ControlServer::Start("127.0.0.1", server_->port(), &cluster_.control()).status();
+  EXPECT_THAT(status.message(), HasSubstr(server_->address()));
+  EXPECT_THAT(status.message(), HasSubstr("in use"));
+}
+
+TEST_F(ServiceTest, Start_IPv6_HasBrackets) {
+  const auto server = ControlServer::Start("::1", 0, &cluster_.control());
+  if (!server.ok()) GTEST_SKIP() << "no IPv6 here: " << server.status();
+  EXPECT_EQ((*server)->address(), absl::StrCat("[::1]:", (*server)->port()));
+  auto stub = v1::Control::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetStatusResponse response;
+  EXPECT_TRUE(stub->GetStatus(&context, v1::GetStatusRequest(), &response).ok());
+}
+
+}  // namespace
+}  // namespace regroup

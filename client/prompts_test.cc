@@ -1,6 +1,7 @@
 #include "client/prompts.h"
 
-#include <cstdlib>
+#include <unistd.h>
+
 #include <fstream>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 class PromptsTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& text) {
-    std::string path = ::testing::TempDir() + "/prompts.jsonl";
+    std::string path = ::testing::TempDir() + "/prompts" + std::to_string(getpid());
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/data/json_dataset.h"
 #include "engine/data/token_dataset.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 
 namespace regroup {
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 #include "engine/model/strict_json.h"
 
 namespace regroup {
@@ -98,7 +98,7 @@ absl::Status AppendRow(absl::string_view line, const std::string& where, const M
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonRows(const std::string& path,
                                                       const ModelLimits& limits) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
   if (!file.ok()) {
     return absl::Status(file.status().code(), absl::StrCat("--data=", file.status().message()));
   }

@@ -9,32 +9,35 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/group/comm_status.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 
 namespace regroup {
 namespace {
 
 class TokenDataset : public Dataset {
  public:
-  TokenDataset(std::unique_ptr<MappedFile> file, int token_bytes, int64_t seq, int64_t vocab_size)
+  TokenDataset(std::unique_ptr<InputFile> file, int token_bytes, int64_t seq, int64_t vocab_size)
       : file_(std::move(file)), token_bytes_(token_bytes), seq_(seq), vocab_size_(vocab_size) {
     rows_ = (tokens() - 1) / seq_;
   }
 
-  int64_t tokens() const { return static_cast<int64_t>(file_->bytes().size()) / token_bytes_; }
+  int64_t tokens() const { return file_->size() / token_bytes_; }
   int64_t rows() const override { return rows_; }
 
   absl::Status Check(int64_t first, int64_t count) const override {
     const absl::Status unchanged = file_->CheckUnchanged();
     if (!unchanged.ok()) return WithReason(unchanged, "DATA");
     count = std::min(count, rows_);
+    std::string bytes;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = (first % rows_ + i) % rows_;
-      for (int64_t at = row * seq_; at <= row * seq_ + seq_; ++at) {
-        const int64_t token = Token(at);
+      const absl::Status read = ReadRow(row, &bytes);
+      if (!read.ok()) return read;
+      for (int64_t at = 0; at <= seq_; ++at) {
+        const int64_t token = Token(bytes, at);
         if (token >= vocab_size_) {
           return absl::InvalidArgumentError(
-              absl::StrCat("--data=", file_->path(), ": token ", token, " at position ", at,
+              absl::StrCat("--data=", file_->path(), ": token ", token, " at position ", row * seq_ + at,
                            ": must be from 0 to ", vocab_size_ - 1, " (the model's vocabulary has ",
                            vocab_size_, " tokens)"));
         }
@@ -55,18 +58,28 @@ class TokenDataset : public Dataset {
     batch.targets = at::empty({count, seq_}, at::kLong);
     int64_t* input = batch.inputs.data_ptr<int64_t>();
     int64_t* target = batch.targets.data_ptr<int64_t>();
+    std::string bytes;
     for (const int64_t row : rows) {
+      ThrowIfError(ReadRow(row, &bytes));
       for (int64_t i = 0; i < seq_; ++i) {
-        *input++ = Token(row * seq_ + i);
-        *target++ = Token(row * seq_ + i + 1);
+        *input++ = Token(bytes, i);
+        *target++ = Token(bytes, i + 1);
       }
     }
     return batch;
   }
 
  private:
-  int64_t Token(int64_t position) const {
-    const char* at = file_->bytes().data() + position * token_bytes_;
+  // The seq_ + 1 tokens of a row as they lie in the file.
+  absl::Status ReadRow(int64_t row, std::string* bytes) const {
+    bytes->resize((seq_ + 1) * token_bytes_);
+    return WithReason(file_->ReadAt(row * seq_ * token_bytes_, static_cast<int64_t>(bytes->size()),
+                                    bytes->data()),
+                      "DATA");
+  }
+
+  int64_t Token(const std::string& bytes, int64_t position) const {
+    const char* at = bytes.data() + position * token_bytes_;
     if (token_bytes_ == 2) {
       uint16_t token = 0;
       std::memcpy(&token, at, sizeof(token));
@@ -77,7 +90,7 @@ class TokenDataset : public Dataset {
     return le32toh(token);
   }
 
-  std::unique_ptr<MappedFile> file_;
+  std::unique_ptr<InputFile> file_;
   int token_bytes_;
   int64_t seq_;
   int64_t vocab_size_;
@@ -93,11 +106,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const std::string& path, int
                                                    limits.max_positions,
                                                    " (the model's max_position_embeddings)"));
   }
-  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
   if (!file.ok()) {
     return absl::Status(file.status().code(), absl::StrCat("--data=", file.status().message()));
   }
-  const auto size = static_cast<int64_t>((*file)->bytes().size());
+  const int64_t size = (*file)->size();
   if (size % token_bytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--data=", path, ": has ", size,
                                                    " bytes: must be a multiple of ", token_bytes));

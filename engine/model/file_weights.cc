@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
@@ -25,6 +24,7 @@ namespace regroup {
 namespace {
 
 constexpr int64_t kConvertedAtOnce = 1 << 20;  // elements
+constexpr int64_t kComparedAtOnce = 1 << 20;   // bytes
 constexpr size_t kMaxListed = 1500;            // characters of a list in a message
 
 // Names that differ only in their layer's number stand as one:
@@ -78,15 +78,27 @@ bool Ignored(const ModelDefinition& definition, const std::string& name) {
                      [&name](const std::string& end) { return absl::EndsWith(name, end); });
 }
 
+// Also false if either can't be read any more: a file that changed is found when it is loaded.
 bool SameContent(const FileTensor& a, const FileTensor& b) {
-  return a.entry->dtype == b.entry->dtype && a.entry->shape == b.entry->shape &&
-         a.file->data(*a.entry) == b.file->data(*b.entry);
+  if (a.entry->dtype != b.entry->dtype || a.entry->shape != b.entry->shape) return false;
+  const int64_t size = a.entry->end - a.entry->begin;
+  std::string left, right;
+  for (int64_t at = 0; at < size; at += kComparedAtOnce) {
+    const int64_t count = std::min(kComparedAtOnce, size - at);
+    left.resize(count);
+    right.resize(count);
+    if (!a.file->Read(*a.entry, at, count, left.data()).ok() ||
+        !b.file->Read(*b.entry, at, count, right.data()).ok() || left != right) {
+      return false;
+    }
+  }
+  return true;
 }
 
 class FileWeights : public WeightSource {
  public:
-  FileWeights(const ParamTable& table, WeightFiles files, std::string digest)
-      : dtype_(ToScalarType(table.dtype())), files_(std::move(files)), digest_(std::move(digest)) {
+  FileWeights(const ParamTable& table, WeightFiles files, std::vector<std::string> terms)
+      : dtype_(ToScalarType(table.dtype())), files_(std::move(files)), terms_(std::move(terms)) {
     for (const Parameter& parameter : table.parameters()) {
       tensors_.push_back(files_.tensors.at(parameter.name));
     }
@@ -99,40 +111,39 @@ class FileWeights : public WeightSource {
     at::Tensor value;
     const absl::Status done =
         CatchStatus(absl::StrCat("read ", source.file->path()), [&]() -> absl::Status {
-          value = Convert(source, begin, end);
-          return absl::OkStatus();
+          return Convert(source, begin, end, &value);
         });
     if (!done.ok()) return done;
     return value;
   }
 
-  std::string ContentDigest() const override { return digest_; }
+  std::vector<std::string> ContentTerms() const override { return terms_; }
 
  private:
-  // The file's bytes are aligned to nothing, so they are copied before torch sees them.
-  at::Tensor Convert(const FileTensor& source, int64_t begin, int64_t end) const {
+  absl::Status Convert(const FileTensor& source, int64_t begin, int64_t end,
+                       at::Tensor* out) const {
     const at::ScalarType stored = *FileScalarType(source.entry->dtype);
     const auto size = static_cast<int64_t>(c10::elementSize(stored));
-    const absl::string_view bytes =
-        source.file->data(*source.entry).substr(begin * size, (end - begin) * size);
-    at::Tensor value = at::empty({end - begin}, dtype_);
+    const at::Tensor value = *out = at::empty({end - begin}, dtype_);
     if (stored == dtype_) {
-      if (!bytes.empty()) std::memcpy(value.data_ptr(), bytes.data(), bytes.size());
-      return value;
+      return source.file->Read(*source.entry, begin * size, (end - begin) * size,
+                               static_cast<char*>(value.data_ptr()));
     }
     const at::Tensor piece = at::empty({std::min(kConvertedAtOnce, end - begin)}, stored);
     for (int64_t done = 0; done < end - begin; done += kConvertedAtOnce) {
       const int64_t count = std::min(kConvertedAtOnce, end - begin - done);
-      std::memcpy(piece.data_ptr(), bytes.data() + done * size, count * size);
+      absl::Status read = source.file->Read(*source.entry, (begin + done) * size, count * size,
+                                            static_cast<char*>(piece.data_ptr()));
+      if (!read.ok()) return read;
       value.narrow(0, done, count).copy_(piece.narrow(0, 0, count));
     }
-    return value;
+    return absl::OkStatus();
   }
 
   at::ScalarType dtype_;
   WeightFiles files_;
   std::vector<FileTensor> tensors_;  // by parameter id
-  std::string digest_;
+  std::vector<std::string> terms_;
 };
 
 }  // namespace
@@ -201,13 +212,13 @@ absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& fi
 
 std::unique_ptr<WeightSource> MakeFileWeights(const ParamTable& table, WeightFiles files,
                                               const std::string& config_digest) {
-  std::string digest = config_digest;
+  std::vector<std::string> terms = {config_digest};
   for (const std::unique_ptr<SafetensorsFile>& file : files.files) {
     const std::string& path = file->path();
-    absl::StrAppendFormat(&digest, "; %s: %d bytes, header %016x", path.substr(path.rfind('/') + 1),
-                          file->size(), file->header_digest());
+    terms.push_back(absl::StrFormat("%s: %d bytes, header %016x", path.substr(path.rfind('/') + 1),
+                                    file->size(), file->header_digest()));
   }
-  return std::make_unique<FileWeights>(table, std::move(files), std::move(digest));
+  return std::make_unique<FileWeights>(table, std::move(files), std::move(terms));
 }
 
 }  // namespace regroup

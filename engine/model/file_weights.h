@@ -1,4 +1,4 @@
-// Weights that come from mapped safetensors files.
+// Weights that come from safetensors files.
 #ifndef ENGINE_MODEL_FILE_WEIGHTS_H_
 #define ENGINE_MODEL_FILE_WEIGHTS_H_
 
@@ -25,7 +25,7 @@ absl::Status CheckTensors(const ModelDefinition& definition, const WeightFiles& 
 absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& files,
                                   std::optional<DType> requested, const std::string& folder);
 
-// After CheckTensors. `config_digest` becomes part of the content digest. Reads convert to the
+// After CheckTensors. `config_digest` becomes the first of the content terms. Reads convert to the
 // table's dtype.
 std::unique_ptr<WeightSource> MakeFileWeights(const ParamTable& table, WeightFiles files,
                                               const std::string& config_digest);

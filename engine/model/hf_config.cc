@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 #include "engine/model/strict_json.h"
 
 namespace regroup {

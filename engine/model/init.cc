@@ -21,11 +21,11 @@ uint64_t Mix(uint64_t x) {
 
 class SeededWeights : public WeightSource {
  public:
-  SeededWeights(const ModelDefinition& definition, uint64_t seed, std::string digest)
+  SeededWeights(const ModelDefinition& definition, uint64_t seed, std::string config_digest)
       : table_(definition.model->table()),
         initial_(definition.initial),
         seed_(seed),
-        digest_(std::move(digest)) {}
+        config_digest_(std::move(config_digest)) {}
 
   absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
     at::Tensor value;
@@ -43,21 +43,22 @@ class SeededWeights : public WeightSource {
     return value;
   }
 
-  std::string ContentDigest() const override { return digest_; }
+  std::vector<std::string> ContentTerms() const override {
+    return {config_digest_, absl::StrCat("seed ", seed_)};
+  }
 
  private:
   ParamTable table_;
   std::function<at::Tensor(const Parameter&, at::Generator)> initial_;
   uint64_t seed_;
-  std::string digest_;
+  std::string config_digest_;
 };
 
 }  // namespace
 
 std::unique_ptr<WeightSource> MakeSeededWeights(const ModelDefinition& definition, uint64_t seed,
                                                 const std::string& config_digest) {
-  return std::make_unique<SeededWeights>(definition, seed,
-                                         absl::StrCat(config_digest, "; seed ", seed));
+  return std::make_unique<SeededWeights>(definition, seed, config_digest);
 }
 
 uint64_t ParameterSeed(uint64_t seed, int id) { return Mix(Mix(seed) ^ static_cast<uint64_t>(id)); }

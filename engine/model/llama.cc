@@ -223,6 +223,31 @@ KvCache Llama::MakeCache(int64_t capacity) const {
   return cache;
 }
 
+int64_t Llama::CacheBytes(int64_t capacity) const {
+  return SaturatedBytes(2.0 * static_cast<double>(config_.num_layers) *
+                        static_cast<double>(config_.num_kv_heads * config_.head_dim) *
+                        static_cast<double>(capacity) *
+                        static_cast<double>(DTypeBytes(table_.dtype())));
+}
+
+// Of each token: its logits with their gradients, and in each layer some 16 vectors of the hidden
+// size that the backward pass reads.
+int64_t Llama::ActivationBytes(int64_t rows, int64_t seq) const {
+  const double of_token =
+      2.0 * static_cast<double>(config_.vocab_size) +
+      16.0 * static_cast<double>(config_.num_layers) * static_cast<double>(config_.hidden_size);
+  return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token *
+                        static_cast<double>(DTypeBytes(table_.dtype())));
+}
+
+std::string Llama::Signature() const {
+  return absl::StrFormat(
+      "llama silu rope default theta %.17g, rms_norm_eps %.17g, heads %d of %d, kv heads %d, tied "
+      "%d",
+      config_.rope_theta, config_.rms_norm_eps, config_.num_heads, config_.head_dim,
+      config_.num_kv_heads, static_cast<int>(config_.tie_word_embeddings));
+}
+
 absl::StatusOr<ModelDefinition> DefineLlama(const ConfigFile& config, DType dtype) {
   absl::StatusOr<LlamaConfig> llama = ParseLlamaConfig(config);
   if (!llama.ok()) return llama.status();

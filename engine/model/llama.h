@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/model/hf_config.h"
@@ -27,6 +28,9 @@ class Llama : public Model {
   at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens,
                         KvCache* cache) const override;
   KvCache MakeCache(int64_t capacity) const override;
+  int64_t CacheBytes(int64_t capacity) const override;
+  int64_t ActivationBytes(int64_t rows, int64_t seq) const override;
+  std::string Signature() const override;
 
  private:
   // Cosines and sines [T, head_dim] of consecutive positions.

@@ -15,7 +15,7 @@
 #include "engine/model/file_weights.h"
 #include "engine/model/hf_config.h"
 #include "engine/model/init.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 #include "engine/model/mlp.h"
 #include "engine/model/registry.h"
 #include "engine/model/weight_files.h"

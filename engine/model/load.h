@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,9 +27,9 @@ class WeightSource {
   // is read only where asked. Errors: DATA_LOSS if the file changed under us.
   virtual absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) = 0;
 
-  // Describes the content for the ranks' agreement: file names, sizes and header digests, or the
-  // seed.
-  virtual std::string ContentDigest() const = 0;
+  // Describes the content for the ranks' agreement, a value a line: the config's digest, then a
+  // line for each file (name, size and header digest), or the seed.
+  virtual std::vector<std::string> ContentTerms() const = 0;
 };
 
 struct LoadedModel {

@@ -32,6 +32,9 @@ class Mlp : public Model {
   at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens,
                         KvCache* cache) const override;
   KvCache MakeCache(int64_t capacity) const override;
+  int64_t CacheBytes(int64_t capacity) const override;
+  int64_t ActivationBytes(int64_t rows, int64_t seq) const override;
+  std::string Signature() const override;
 
  private:
   MlpConfig config_;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/layout/param_table.h"
@@ -36,6 +37,11 @@ struct ModelLimits {
   int64_t out_features = 0;          // mlp
 };
 
+// For sizes that may exceed 64 bits.
+inline int64_t SaturatedBytes(double bytes) {
+  return bytes < 9e18 ? static_cast<int64_t>(bytes) : INT64_MAX;
+}
+
 // Stateless beyond its table and constants (rotary tables): safe to share between threads.
 class Model {
  public:
@@ -53,8 +59,17 @@ class Model {
   virtual at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens,
                                 KvCache* cache) const = 0;
 
-  // An empty cache for at most `capacity` tokens.
+  // An empty cache for at most `capacity` tokens, and the bytes that it takes.
   virtual KvCache MakeCache(int64_t capacity) const = 0;
+  virtual int64_t CacheBytes(int64_t capacity) const = 0;
+
+  // Bytes that a forward and backward pass over `rows` rows of `seq` tokens (1 for an mlp) takes at
+  // least, beside weights and gradients. Saturates.
+  virtual int64_t ActivationBytes(int64_t rows, int64_t seq) const = 0;
+
+  // What decides the values computed from the same weights but stands in no table: equal for models
+  // that compute the same.
+  virtual std::string Signature() const = 0;
 };
 
 }  // namespace regroup

@@ -215,22 +215,25 @@ absl::Status CheckTogether(std::vector<TensorEntry>* tensors, int64_t data_size,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> mapped = MappedFile::Open(path);
-  if (!mapped.ok()) return mapped.status();
-  const absl::string_view bytes = (*mapped)->bytes();
-  if (bytes.size() < 8) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": has ", bytes.size(), " bytes; a safetensors file starts with an 8-byte length"));
-  }
+  absl::StatusOr<std::unique_ptr<InputFile>> input = InputFile::Open(path);
+  if (!input.ok()) return input.status();
+  const int64_t size = (*input)->size();
   uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), sizeof(length));
+  if (size < static_cast<int64_t>(sizeof(length))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": has ", size, " bytes; a safetensors file starts with an 8-byte length"));
+  }
+  absl::Status read = (*input)->ReadAt(0, sizeof(length), reinterpret_cast<char*>(&length));
+  if (!read.ok()) return read;
   length = le64toh(length);
-  const uint64_t limit = std::min<uint64_t>(bytes.size() - 8, kMaxSafetensorsHeader);
+  const uint64_t limit = std::min<uint64_t>(size - sizeof(length), kMaxSafetensorsHeader);
   if (length < 2 || length > limit) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": header length = ", length, ": must be from 2 to ", limit, " bytes"));
   }
-  const absl::string_view header = bytes.substr(8, length);
+  std::string header(length, '\0');
+  read = (*input)->ReadAt(sizeof(length), static_cast<int64_t>(length), header.data());
+  if (!read.ok()) return read;
   if (header[0] != '{') {
     return absl::InvalidArgumentError(absl::StrCat(path, ": the header must start with {"));
   }
@@ -240,8 +243,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   }
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile);
   file->tensors_ = handler.TakeTensors();
-  file->data_start_ = 8 + length;
-  const auto data_size = static_cast<int64_t>(bytes.size() - file->data_start_);
+  file->data_start_ = static_cast<int64_t>(sizeof(length) + length);
+  const int64_t data_size = size - file->data_start_;
   for (const TensorEntry& tensor : file->tensors_) {
     const absl::Status sound = CheckTensor(tensor, data_size, path);
     if (!sound.ok()) return sound;
@@ -249,7 +252,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   const absl::Status tiled = CheckTogether(&file->tensors_, data_size, path);
   if (!tiled.ok()) return tiled;
   file->header_digest_ = XXH3_64bits(header.data(), header.size());
-  file->file_ = *std::move(mapped);
+  file->file_ = *std::move(input);
   return file;
 }
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 
 namespace regroup {
 
@@ -25,39 +25,40 @@ struct TensorEntry {
   int64_t end = 0;
 };
 
-// A mapped file whose header was found to be sound. Thread safe.
+// A file whose header was found to be sound. Thread safe.
 class SafetensorsFile {
  public:
   // Reads and checks the header: its length, its JSON, no duplicate name, the bytes of each tensor
   // equal to dtype x shape, and the tensors tile the data exactly, without overlap, hole or
   // trailing bytes. What is allocated is bounded by the header's true length. Errors: those of
-  // MappedFile::Open; INVALID_ARGUMENT naming file, tensor and value; UNIMPLEMENTED (a dtype that
+  // InputFile::Open; INVALID_ARGUMENT naming file, tensor and value; UNIMPLEMENTED (a dtype that
   // is not known).
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
-  int64_t size() const { return static_cast<int64_t>(file_->bytes().size()); }
+  int64_t size() const { return file_->size(); }
 
   // In the order of their offsets.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
 
-  // The bytes of a tensor of this file: row-major, little endian, aligned to nothing.
-  absl::string_view data(const TensorEntry& tensor) const {
-    return file_->bytes().substr(data_start_ + tensor.begin, tensor.end - tensor.begin);
+  // Bytes [begin, begin + size) of a tensor of this file (row-major, little endian) to `out`.
+  // Errors: those of InputFile::ReadAt.
+  absl::Status Read(const TensorEntry& tensor, int64_t begin, int64_t size, char* out) const {
+    return file_->ReadAt(data_start_ + tensor.begin + begin, size, out);
   }
 
   // XXH3 of the header.
   uint64_t header_digest() const { return header_digest_; }
 
-  // See MappedFile.
+  // See InputFile.
   absl::Status CheckUnchanged() const { return file_->CheckUnchanged(); }
 
  private:
   SafetensorsFile() = default;
 
-  std::unique_ptr<MappedFile> file_;
+  std::unique_ptr<InputFile> file_;
   std::vector<TensorEntry> tensors_;
-  size_t data_start_ = 0;
+  int64_t data_start_ = 0;
   uint64_t header_digest_ = 0;
 };
 

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 #include "engine/model/strict_json.h"
 
 namespace regroup {

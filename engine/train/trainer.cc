@@ -204,8 +204,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const EngineSpec& spec, c
 }
 
 absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineState* state,
-                         const std::function<void(int64_t)>& progress) {
+                         const std::function<absl::Status(int64_t)>& progress) {
   int64_t bytes_read = 0;
+  if (progress) {
+    if (absl::Status status = progress(bytes_read); !status.ok()) return status;
+  }
   for (const Unit& unit : table.units()) {
     UnitState& held = state->units[unit.id];
     for (const int id : unit.parameters) {
@@ -218,7 +221,8 @@ absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineSt
       if (!values.ok()) return values.status();
       held.weights.narrow(0, begin - held.interval.begin, end - begin).copy_(*values);
       bytes_read += static_cast<int64_t>(values->nbytes());
-      if (progress) progress(bytes_read);
+      if (!progress) continue;
+      if (absl::Status status = progress(bytes_read); !status.ok()) return status;
     }
   }
   return absl::OkStatus();

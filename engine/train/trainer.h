@@ -69,10 +69,11 @@ class Trainer {
   virtual void Abort(const absl::Status& reason) = 0;
 };
 
-// Local: fills `state` with this rank's intervals of the initial weights. `progress` is called with
-// the bytes read so far.
+// Local: fills `state` with this rank's intervals of the initial weights. `progress`, if any, is
+// called with the bytes read so far, before the first parameter and after each; an error of it ends
+// the loading and is returned.
 absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineState* state,
-                         const std::function<void(int64_t)>& progress);
+                         const std::function<absl::Status(int64_t)>& progress);
 
 }  // namespace regroup
 

@@ -1,7 +1,6 @@
-#include "engine/model/mapped_file.h"
+#include "engine/model/input_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -43,7 +42,7 @@ absl::Status CheckPath(absl::string_view path) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
   const absl::Status usable = CheckPath(path);
   if (!usable.ok()) return usable;
   const auto refuse = [&path] {
@@ -53,32 +52,42 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   if (stat(path.c_str(), &info) != 0) return SystemError(errno, path);
   if (!S_ISREG(info.st_mode)) return refuse();
 
-  std::unique_ptr<MappedFile> file(new MappedFile);
+  std::unique_ptr<InputFile> file(new InputFile);
   file->path_ = path;
   // The path may have become something else since stat: O_NONBLOCK keeps open from waiting.
   file->fd_ = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (file->fd_ < 0) return SystemError(errno, path);
   if (fstat(file->fd_, &info) != 0) return SystemError(errno, path);
   if (!S_ISREG(info.st_mode)) return refuse();
-  file->size_ = static_cast<size_t>(info.st_size);
+  file->size_ = info.st_size;
   file->modified_ = info.st_mtim;
-  if (file->size_ > 0) {
-    void* data = mmap(nullptr, file->size_, PROT_READ, MAP_PRIVATE, file->fd_, 0);
-    if (data == MAP_FAILED) return SystemError(errno, path);
-    file->data_ = static_cast<const char*>(data);
-  }
   return file;
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
+InputFile::~InputFile() {
   if (fd_ >= 0) close(fd_);
 }
 
-absl::Status MappedFile::CheckUnchanged() const {
+absl::Status InputFile::ReadAt(int64_t offset, int64_t size, char* out) const {
+  while (size > 0) {
+    const ssize_t got = pread(fd_, out, static_cast<size_t>(size), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(errno, path_);
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(path_, ": changed while it was in use: ", size_,
+                                              " bytes when opened, ", offset, " now"));
+    }
+    offset += got;
+    size -= got;
+    out += got;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InputFile::CheckUnchanged() const {
   struct stat info = {};
   if (fstat(fd_, &info) != 0) return SystemError(errno, path_);
-  if (static_cast<size_t>(info.st_size) != size_) {
+  if (info.st_size != size_) {
     return absl::DataLossError(absl::StrCat(path_, ": changed while it was in use: ", size_,
                                             " bytes when opened, ", info.st_size, " now"));
   }
@@ -89,14 +98,16 @@ absl::Status MappedFile::CheckUnchanged() const {
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t limit) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
   if (!file.ok()) return file.status();
-  const absl::string_view bytes = (*file)->bytes();
-  if (static_cast<int64_t>(bytes.size()) > limit) {
+  const int64_t size = (*file)->size();
+  if (size > limit) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", bytes.size(), " bytes; at most ", limit, " are allowed"));
+        absl::StrCat(path, ": has ", size, " bytes; at most ", limit, " are allowed"));
   }
-  return std::string(bytes);
+  std::string text(size, '\0');
+  if (absl::Status read = (*file)->ReadAt(0, size, text.data()); !read.ok()) return read;
+  return text;
 }
 
 }  // namespace regroup

@@ -1,0 +1,236 @@
+// Streams of the real binary: train and generate, and Ctrl-C in them.
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "client/regroupctl_fixture.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "proto/rpc_status.h"
+
+namespace regroup {
+namespace {
+
+using Json = nlohmann::json;
+
+class TrainTest : public RegroupctlTest {
+ protected:
+  // Writes one record, then trains until it is cancelled; its operation ends only after that.
+  void TrainUntilCancelled() {
+    server_.train = [this](grpc::ServerContext* context, const v1::TrainRequest&,
+                           grpc::ServerWriter<v1::TrainRecord>* writer) {
+      v1::TrainRecord record;
+      record.set_step(1);
+      record.set_loss(2.5);
+      writer->Write(record);
+      EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+      ended_.Notify();
+      return grpc::Status::CANCELLED;
+    };
+    server_.list_operations = [](grpc::ServerContext*, const v1::ListOperationsRequest&,
+                                 v1::ListOperationsResponse* response) {
+      *response->add_operations() = MakeOperation("create", true);
+      v1::Operation* operation = response->add_operations();
+      *operation = MakeOperation("train", false);
+      operation->set_id("op-2");
+      return grpc::Status::OK;
+    };
+    server_.watch_operation = [this](grpc::ServerContext*, const v1::GetOperationRequest& request,
+                                     grpc::ServerWriter<v1::Operation>* writer) {
+      EXPECT_EQ(request.id(), "op-2");
+      EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(kTestDeadline));
+      v1::Operation operation = MakeOperation("train", true);
+      operation.set_error("cancelled");
+      writer->Write(operation);
+      return grpc::Status::OK;
+    };
+    server_.describe_engine = [](grpc::ServerContext*, const v1::DescribeEngineRequest&,
+                                 v1::Engine* engine) {
+      engine->set_step(2);
+      return grpc::Status::OK;
+    };
+  }
+
+  absl::Notification ended_;
+  const std::vector<std::string> train_ = {"train", "actor", "--data=d", "--steps=20", "--batch=4"};
+};
+
+TEST_F(TrainTest, Records_AreALineAStep) {
+  v1::TrainRequest asked;
+  server_.train = [&](grpc::ServerContext*, const v1::TrainRequest& request,
+                      grpc::ServerWriter<v1::TrainRecord>* writer) {
+    asked = request;
+    for (int step = 1; step <= 2; ++step) {
+      v1::TrainRecord record;
+      record.set_step(step);
+      record.set_loss(2.5);
+      record.set_tokens(512);
+      record.set_seconds(2);
+      writer->Write(record);
+    }
+    return grpc::Status::OK;
+  };
+  const std::vector<std::string> arguments = {"train",     "actor",     "--data=/d/t.u16.bin",
+                                              "--steps=2", "--batch=4", "--seq=128"};
+  const Result table = RunCtl(arguments);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_EQ(table.out,
+            "    step         loss    grad norm     tokens    seconds    tokens/s\n"
+            "       1          2.5            0        512      2.000       256.0\n"
+            "       2          2.5            0        512      2.000       256.0\n"
+            "2 steps in 4.0 s, 256.0 tokens/s\n");
+  EXPECT_EQ(asked.name(), "actor");
+  EXPECT_EQ(asked.data(), "/d/t.u16.bin");
+  EXPECT_EQ(asked.steps(), 2);
+  EXPECT_EQ(asked.batch(), 4);
+  EXPECT_EQ(asked.seq(), 128);
+  EXPECT_EQ(asked.accumulate(), 1);
+
+  std::vector<std::string> with_json = arguments;
+  with_json.insert(with_json.begin(), {"-o", "json"});
+  const Result json = RunCtl(with_json);
+  EXPECT_EQ(json.code, 0);
+  const size_t end = json.out.find('\n');
+  const Json first = Json::parse(json.out.substr(0, end));
+  EXPECT_EQ(first["step"], 1);
+  EXPECT_EQ(first["skipped"], false);
+  EXPECT_EQ(Json::parse(json.out.substr(end + 1))["step"], 2);
+}
+
+TEST_F(TrainTest, OnATerminal_HasTheTimeLeft) {
+  server_.train = [](grpc::ServerContext*, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>* writer) {
+    v1::TrainRecord record;
+    record.set_seconds(2);
+    writer->Write(record);
+    return grpc::Status::OK;
+  };
+  const auto child = Start(train_, /*terminal=*/true);
+  EXPECT_EQ(child->Wait(), 0);
+  EXPECT_NE(child->out().find("tokens/s  left"), std::string::npos) << child->out();
+  EXPECT_NE(child->out().find("38.0 s"), std::string::npos) << child->out();
+}
+
+TEST_F(TrainTest, CtrlC_EndsAfterTheStepAndSaysWhich) {
+  TrainUntilCancelled();
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_EQ(child->err(), "stopped after step 2 (1 of 20 steps shown)\n");
+}
+
+TEST_F(TrainTest, CtrlC_BeforeTheFirstStep_WaitsForNobody) {
+  TrainUntilCancelled();
+  server_.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start(train_);
+  ASSERT_TRUE(server_.WaitForCalls("Train", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0);
+  EXPECT_EQ(child->err(), "stopped before the first step was done; engine actor is at step 2\n");
+  EXPECT_EQ(server_.CountCalls("WatchOperation"), 0);
+}
+
+TEST_F(TrainTest, SecondCtrlC_ExitsAtOnce) {
+  TrainUntilCancelled();
+  server_.list_operations = [](grpc::ServerContext* context, const v1::ListOperationsRequest&,
+                               v1::ListOperationsResponse*) {
+    FakeControl::WaitUntilCancelled(context);
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  ASSERT_TRUE(server_.WaitForCalls("ListOperations", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 130);
+}
+
+TEST_F(TrainTest, CancelledByTheServer_IsAnError) {
+  server_.train = [](grpc::ServerContext*, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>*) {
+    return ToGrpc(MakeError(absl::StatusCode::kCancelled, "engine actor was deleted",
+                            v1::ERROR_REASON_CANCELLED));
+  };
+  const Result result = RunCtl(train_);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err, "regroupctl: engine actor was deleted\n");
+}
+
+class GenerateTest : public RegroupctlTest {
+ protected:
+  void Echo() {
+    server_.generate = [this](grpc::ServerContext*, const v1::GenerateRequest& request,
+                              grpc::ServerWriter<v1::GenerateResponse>* writer) {
+      asked_ = request;
+      v1::GenerateResponse response;
+      response.set_done(true);
+      for (const v1::Prompt& prompt : request.prompts()) {
+        v1::Output* output = response.add_outputs();
+        *output->mutable_tokens() = prompt.tokens();
+        output->add_logprobs(-0.5);
+        output->set_weights_version(3);
+        output->set_finish_reason(v1::FINISH_REASON_STOP);
+      }
+      writer->Write(response);
+      return grpc::Status::OK;
+    };
+  }
+
+  v1::GenerateRequest asked_;
+};
+
+TEST_F(GenerateTest, Json_HasOutputs) {
+  Echo();
+  const Result result = RunCtl({"-o", "json", "generate", "rollout", "--tokens=5,6",
+                                "--max-tokens=4", "--temperature=0.5", "--top-p=0.9", "--top-k=3",
+                                "--seed=9", "--stop-token=1", "--stop-token=2"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "{\"outputs\":[{\"tokens\":[5,6],\"logprobs\":[-0.5],\"weightsVersion\":3,"
+            "\"finishReason\":\"STOP\"}]}\n");
+  EXPECT_EQ(asked_.max_tokens(), 4);
+  EXPECT_EQ(asked_.temperature(), 0.5);
+  EXPECT_EQ(asked_.top_p(), 0.9);
+  EXPECT_EQ(asked_.top_k(), 3);
+  EXPECT_EQ(asked_.seed(), 9);
+  EXPECT_EQ(asked_.stop_tokens_size(), 2);
+}
+
+TEST_F(GenerateTest, TokensFile_IsAPromptALine) {
+  Echo();
+  const std::string path = ::testing::TempDir() + "/prompts" + std::to_string(getpid());
+  std::ofstream(path) << "[1,2]\n[3]\n";
+  const Result result = RunCtl({"generate", "rollout", "--tokens-file=" + path, "--max-tokens=4"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(
+      result.out.find("output 1: 1 token, STOP, mean logprob -0.5000, weights version 3\n  3\n"),
+      std::string::npos)
+      << result.out;
+  EXPECT_EQ(asked_.temperature(), 0);
+  EXPECT_EQ(asked_.top_p(), 1);
+}
+
+TEST_F(GenerateTest, CtrlC_Cancels) {
+  server_.generate = [](grpc::ServerContext* context, const v1::GenerateRequest&,
+                        grpc::ServerWriter<v1::GenerateResponse>*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start({"generate", "rollout", "--tokens=1", "--max-tokens=4"});
+  ASSERT_TRUE(server_.WaitForCalls("Generate", 1));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 1);
+  EXPECT_EQ(child->err(), "regroupctl: generation cancelled\n");
+}
+
+}  // namespace
+}  // namespace regroup

@@ -100,6 +100,8 @@ bool ChildProcess::WaitForOutput(const std::string& text) {
   return true;
 }
 
+void ChildProcess::CloseOutput() { Close(&out_fd_); }
+
 int ChildProcess::Wait() {
   while (ReadSome()) {
   }

@@ -29,6 +29,9 @@ class ChildProcess {
   // Reads until stdout contains `text`; false at its end or after 30 s.
   bool WaitForOutput(const std::string& text);
 
+  // What the child writes to stdout from now on, fails.
+  void CloseOutput();
+
   // Reads to the end and returns the exit code, -1 if the child was killed by a signal or by us
   // after 30 s.
   int Wait();

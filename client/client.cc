@@ -28,6 +28,8 @@ constexpr int kMaxMessageBytes = 64 << 20;
 constexpr absl::Duration kWatchTimeout = absl::Seconds(60);
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(1);
+// Of a Train stream: the id of the operation that it is.
+constexpr char kOperationKey[] = "regroup-operation";
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   // gRPC is never shut down: with its last object gone, that can wait 10 s for a connection to
@@ -59,6 +61,20 @@ absl::Status NotFollowed(const absl::Status& status, const std::string& id) {
   const std::optional<v1::ErrorDetail> detail = DetailOf(status);
   return detail.has_value() ? MakeError(status.code(), message, *detail)
                             : absl::Status(status.code(), message);
+}
+
+// False if the call is cancelled meanwhile.
+bool Pause(absl::Duration duration, const absl::Notification* cancel) {
+  if (cancel != nullptr) return !cancel->WaitForNotificationWithTimeout(duration);
+  absl::SleepFor(duration);
+  return true;
+}
+
+// Of a call that has ended.
+std::string OperationOf(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto entry = metadata.find(kOperationKey);
+  return entry == metadata.end() ? "" : std::string(entry->second.data(), entry->second.size());
 }
 
 template <class Request>
@@ -119,25 +135,31 @@ struct Client::Impl {
   std::unique_ptr<v1::Control::Stub> stub;
 
   template <class Request, class Response>
-  using Method = grpc::Status (v1::Control::Stub::*)(grpc::ClientContext*, const Request&,
-                                                     Response*);
+  using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (v1::Control::Stub::*)(
+      grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
 
   // Sends a call until it is answered, at most `max_attempts` times and within the call's deadline.
   template <class Request, class Response>
-  absl::StatusOr<Response> Call(Method<Request, Response> method, const Request& request) {
+  absl::StatusOr<Response> Call(Method<Request, Response> method, const Request& request,
+                                const absl::Notification* cancel = nullptr) {
     const absl::Time deadline = absl::Now() + options.call_timeout;
     absl::Duration backoff = kFirstBackoff;
     for (int attempt = 1;; ++attempt) {
       grpc::ClientContext context;
       context.set_deadline(absl::ToChronoTime(deadline));
+      CallPump pump(&context, cancel);
       Response response;
-      const absl::Status status = FromGrpc((stub.get()->*method)(&context, request, &response));
+      grpc::Status answered;
+      const auto reader = (stub.get()->*method)(&context, request, pump.queue());
+      reader->Finish(&response, &answered, reader.get());
+      pump.Next();
+      absl::Status status = FromGrpc(answered);
       if (status.ok()) return response;
       if (!IsUnreachable(status) || attempt >= options.max_attempts ||
           absl::Now() + backoff >= deadline) {
         return status;
       }
-      absl::SleepFor(backoff);
+      if (!Pause(backoff, cancel)) return absl::CancelledError("cancelled");
       backoff = std::min(backoff * 2, kMaxBackoff);
     }
   }
@@ -149,8 +171,8 @@ struct Client::Impl {
   }
 
   // Asks the server for its status: it answers this also while a collective hangs.
-  absl::Status Probe() {
-    return Call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest()).status();
+  absl::Status Probe(const absl::Notification* cancel) {
+    return Call(&v1::Control::Stub::AsyncGetStatus, v1::GetStatusRequest(), cancel).status();
   }
 };
 
@@ -170,63 +192,63 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
 const std::string& Client::target() const { return impl_->target; }
 
 absl::StatusOr<v1::GetStatusResponse> Client::GetStatus() {
-  return impl_->Call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest());
+  return impl_->Call(&v1::Control::Stub::AsyncGetStatus, v1::GetStatusRequest());
 }
 
 absl::StatusOr<v1::Engine> Client::DescribeEngine(absl::string_view name) {
   v1::DescribeEngineRequest request;
   request.set_name(std::string(name));
-  return impl_->Call(&v1::Control::Stub::DescribeEngine, request);
+  return impl_->Call(&v1::Control::Stub::AsyncDescribeEngine, request);
 }
 
 absl::StatusOr<v1::EngineTrace> Client::TraceEngine(const v1::TraceEngineRequest& request) {
-  return impl_->Call(&v1::Control::Stub::TraceEngine, request);
+  return impl_->Call(&v1::Control::Stub::AsyncTraceEngine, request);
 }
 
 absl::StatusOr<v1::ListOperationsResponse> Client::ListOperations() {
-  return impl_->Call(&v1::Control::Stub::ListOperations, v1::ListOperationsRequest());
+  return impl_->Call(&v1::Control::Stub::AsyncListOperations, v1::ListOperationsRequest());
 }
 
 absl::StatusOr<v1::Operation> Client::GetOperation(absl::string_view id) {
   v1::GetOperationRequest request;
   request.set_id(std::string(id));
-  return impl_->Call(&v1::Control::Stub::GetOperation, request);
+  return impl_->Call(&v1::Control::Stub::AsyncGetOperation, request);
 }
 
 absl::StatusOr<v1::Operation> Client::CreateEngine(v1::CreateEngineRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::CreateEngine, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncCreateEngine, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::DeleteEngine(v1::DeleteEngineRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::DeleteEngine, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncDeleteEngine, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::RelayoutEngine(v1::RelayoutEngineRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::RelayoutEngine, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncRelayoutEngine, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::SyncEngine(v1::SyncEngineRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::SyncEngine, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncSyncEngine, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::ExportEngine(v1::ExportEngineRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::ExportEngine, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncExportEngine, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::SaveCheckpoint(v1::CheckpointRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::SaveCheckpoint, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncSaveCheckpoint, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::LoadCheckpoint(v1::CheckpointRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::LoadCheckpoint, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncLoadCheckpoint, std::move(request));
 }
 
 absl::StatusOr<v1::Operation> Client::CancelOperation(v1::CancelOperationRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::CancelOperation, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncCancelOperation, std::move(request));
 }
 
 absl::StatusOr<v1::Engine> Client::SetEngine(v1::SetEngineRequest request) {
-  return impl_->Mutate(&v1::Control::Stub::SetEngine, std::move(request));
+  return impl_->Mutate(&v1::Control::Stub::AsyncSetEngine, std::move(request));
 }
 
 absl::Status Client::WatchOnce(const std::string& id, v1::Operation* latest,
@@ -236,7 +258,8 @@ absl::Status Client::WatchOnce(const std::string& id, v1::Operation* latest,
   request.set_id(id);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kWatchTimeout));
-  StreamPump pump(&context, cancel, impl_->options.probe_after, [this] { return impl_->Probe(); });
+  CallPump pump(&context, cancel, impl_->options.probe_after,
+                [this](const absl::Notification* c) { return impl_->Probe(c); });
   return ReadStream<v1::Operation>(
       &pump, impl_->stub->PrepareAsyncWatchOperation(&context, request, pump.queue()),
       [&](v1::Operation operation) {
@@ -254,49 +277,66 @@ absl::StatusOr<v1::Operation> Client::Wait(
     if (on_progress != nullptr) on_progress(latest);
     return latest;
   }
-  absl::Time last_answer = absl::Now();
+  v1::GetOperationRequest poll;
+  poll.set_id(id);
+  absl::Time unreachable_since = absl::InfiniteFuture();
   absl::Duration backoff = kFirstBackoff;
+  const auto heard = [&](const v1::Operation& now) {
+    unreachable_since = absl::InfiniteFuture();
+    if (on_progress != nullptr) on_progress(now);
+  };
+  const absl::Status stopped =
+      absl::CancelledError(absl::StrCat("operation ", id, ": stopped waiting"));
   while (true) {
-    const absl::Status watched = WatchOnce(id, &latest, on_progress, cancel);
+    const absl::Status watched = WatchOnce(id, &latest, heard, cancel);
     if (latest.done()) return latest;
-    if (cancel != nullptr && cancel->HasBeenNotified()) {
-      return absl::CancelledError(absl::StrCat("operation ", id, ": stopped waiting"));
-    }
+    if (cancel != nullptr && cancel->HasBeenNotified()) return stopped;
     // A watch that ends early, or breaks with its connection, says nothing about the operation.
     if (!watched.ok() && !absl::IsDeadlineExceeded(watched) && !absl::IsUnavailable(watched)) {
       return NotFollowed(watched, id);
     }
-    absl::StatusOr<v1::Operation> polled = GetOperation(id);
+    if (absl::IsUnavailable(watched)) unreachable_since = std::min(unreachable_since, absl::Now());
+    absl::StatusOr<v1::Operation> polled =
+        impl_->Call(&v1::Control::Stub::AsyncGetOperation, poll, cancel);
     if (polled.ok()) {
       latest = *std::move(polled);
-      if (on_progress != nullptr) on_progress(latest);
+      heard(latest);
       if (latest.done()) return latest;
-      last_answer = absl::Now();
       if (watched.ok() || absl::IsDeadlineExceeded(watched)) backoff = kFirstBackoff;
-    } else if (!absl::IsUnavailable(polled.status()) ||
-               absl::Now() - last_answer >= impl_->options.lost_timeout) {
+    } else if (cancel != nullptr && cancel->HasBeenNotified()) {
+      return stopped;
+    } else if (!absl::IsUnavailable(polled.status())) {
       return NotFollowed(polled.status(), id);
-    }
-    if (cancel != nullptr) {
-      cancel->WaitForNotificationWithTimeout(backoff);
     } else {
-      absl::SleepFor(backoff);
+      unreachable_since = std::min(unreachable_since, absl::Now());
+      if (absl::Now() - unreachable_since >= impl_->options.lost_timeout) {
+        return NotFollowed(polled.status(), id);
+      }
     }
+    if (!Pause(backoff, cancel)) return stopped;
     backoff = std::min(backoff * 2, kMaxBackoff);
   }
 }
 
 absl::Status Client::Train(v1::TrainRequest request,
                            const std::function<void(const v1::TrainRecord&)>& on_record,
-                           const absl::Notification* cancel) {
+                           const absl::Notification* cancel, std::string* operation) {
   FillRequestId(&request);
   grpc::ClientContext context;
-  StreamPump pump(&context, cancel, impl_->options.probe_after, [this] { return impl_->Probe(); });
-  return ReadStream<v1::TrainRecord>(
+  CallPump pump(&context, cancel, impl_->options.probe_after,
+                [this](const absl::Notification* c) { return impl_->Probe(c); });
+  std::string of_record;
+  absl::Status status = ReadStream<v1::TrainRecord>(
       &pump, impl_->stub->PrepareAsyncTrain(&context, request, pump.queue()),
       [&](const v1::TrainRecord& record) {
+        of_record = record.operation();
         if (on_record != nullptr) on_record(record);
       });
+  if (operation != nullptr) {
+    *operation = OperationOf(context);
+    if (operation->empty()) *operation = of_record;
+  }
+  return status;
 }
 
 absl::StatusOr<v1::GenerateResponse> Client::Generate(
@@ -305,7 +345,8 @@ absl::StatusOr<v1::GenerateResponse> Client::Generate(
     const absl::Notification* cancel) {
   FillRequestId(&request);
   grpc::ClientContext context;
-  StreamPump pump(&context, cancel, impl_->options.probe_after, [this] { return impl_->Probe(); });
+  CallPump pump(&context, cancel, impl_->options.probe_after,
+                [this](const absl::Notification* c) { return impl_->Probe(c); });
   v1::GenerateResponse last;
   const absl::Status status = ReadStream<v1::GenerateResponse>(
       &pump, impl_->stub->PrepareAsyncGenerate(&context, request, pump.queue()),
@@ -313,7 +354,8 @@ absl::StatusOr<v1::GenerateResponse> Client::Generate(
         if (!response.done() && on_progress != nullptr) on_progress(response);
         last = std::move(response);
       });
-  if (!status.ok()) return status;
+  // A generation that is cancelled may still have said what there is.
+  if (!status.ok() && !(absl::IsCancelled(status) && last.done())) return status;
   if (!last.done()) return absl::InternalError("the server ended the stream without outputs");
   return last;
 }

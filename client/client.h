@@ -86,13 +86,15 @@ class Client {
       const absl::Notification* cancel = nullptr);
 
   // Trains; returns when the last step is done. `on_record` sees each step. After `cancel` the
-  // engine still ends the step that it is in. Never sent twice.
+  // engine still ends the step that it is in: Wait for `operation` then, which (optional) receives
+  // the id of the operation that the call was, "" if the server had not said it. Never sent twice.
   absl::Status Train(v1::TrainRequest request,
                      const std::function<void(const v1::TrainRecord&)>& on_record = nullptr,
-                     const absl::Notification* cancel = nullptr);
+                     const absl::Notification* cancel = nullptr, std::string* operation = nullptr);
 
-  // Generates; returns the response that carries the outputs, in the order of the prompts.
-  // `on_progress` (optional) sees those before it. Never sent twice.
+  // Generates; returns the response that carries the outputs, in the order of the prompts; those of
+  // a generation that the server cancelled, too. `on_progress` (optional) sees those before it.
+  // Never sent twice.
   absl::StatusOr<v1::GenerateResponse> Generate(
       v1::GenerateRequest request,
       const std::function<void(const v1::GenerateResponse&)>& on_progress = nullptr,

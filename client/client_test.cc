@@ -214,6 +214,49 @@ TEST(Client, Wait_ServerGone_EndsUnavailable) {
   EXPECT_FALSE(DetailOf(status).has_value());
 }
 
+TEST(Client, Wait_LongWatchThatBreaks_IsNotYetLost) {
+  ClientOptions options;
+  options.max_attempts = 1;
+  options.lost_timeout = absl::Seconds(2);
+  FakeControl server;
+  std::atomic<int> watches{0};
+  server.watch_operation = [&](grpc::ServerContext*, const v1::GetOperationRequest& request,
+                               grpc::ServerWriter<v1::Operation>* writer) {
+    if (++watches == 1) {
+      writer->Write(Running(request.id(), 10));
+      absl::SleepFor(options.lost_timeout);  // the server is well, the operation is just long
+      return kGone;
+    }
+    writer->Write(Done(request.id()));
+    return grpc::Status::OK;
+  };
+  server.get_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&, v1::Operation*) {
+    return kGone;
+  };
+  const auto ended = Connect(server, options)->Wait(Running("op-1"));
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_TRUE(ended->done());
+  EXPECT_EQ(server.CountCalls("GetOperation"), 1);
+}
+
+TEST(Client, Wait_Cancelled_EndsAQuestionThatIsNotAnswered) {
+  ClientOptions options;
+  options.call_timeout = 2 * kTestDeadline;  // so that only the cancellation ends it in time
+  FakeControl server;
+  absl::Notification cancel;
+  server.watch_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&,
+                              grpc::ServerWriter<v1::Operation>*) { return kGone; };
+  server.get_operation = [&](grpc::ServerContext* context, const v1::GetOperationRequest&,
+                             v1::Operation*) {
+    cancel.Notify();
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const absl::Status status =
+      Connect(server, options)->Wait(Running("op-1"), nullptr, &cancel).status();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
 TEST(Client, Wait_UnknownOperation_IsNotFound) {
   FakeControl server;
   server.watch_operation = [](grpc::ServerContext*, const v1::GetOperationRequest&,
@@ -275,6 +318,68 @@ TEST(Client, Train_Cancelled_ReachesTheServer) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
   server.Stop();
   EXPECT_TRUE(cancelled);
+}
+
+TEST(Client, Train_CancelledBeforeTheFirstRecord_KnowsItsOperation) {
+  FakeControl server;
+  absl::Notification said;
+  server.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
+                         v1::GetStatusResponse*) { return grpc::Status::OK; };
+  server.train = [&](grpc::ServerContext* context, const v1::TrainRequest&,
+                     grpc::ServerWriter<v1::TrainRecord>* writer) {
+    context->AddInitialMetadata("regroup-operation", "op-2");
+    writer->SendInitialMetadata();
+    said.Notify();
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto client = Connect(server);
+  absl::Notification cancel;
+  std::thread canceller([&] {
+    EXPECT_TRUE(said.WaitForNotificationWithTimeout(kTestDeadline));
+    // An answer on the same connection: what was sent before it, has arrived.
+    EXPECT_TRUE(client->GetStatus().ok());
+    cancel.Notify();
+  });
+  std::string operation;
+  const absl::Status status = client->Train(v1::TrainRequest(), nullptr, &cancel, &operation);
+  canceller.join();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(operation, "op-2");
+}
+
+TEST(Client, Train_OperationOfTheRecords_WithoutMetadata) {
+  FakeControl server;
+  server.train = [](grpc::ServerContext*, const v1::TrainRequest&,
+                    grpc::ServerWriter<v1::TrainRecord>* writer) {
+    v1::TrainRecord record;
+    record.set_operation("op-3");
+    writer->Write(record);
+    return grpc::Status::OK;
+  };
+  std::string operation;
+  EXPECT_TRUE(Connect(server)->Train(v1::TrainRequest(), nullptr, nullptr, &operation).ok());
+  EXPECT_EQ(operation, "op-3");
+}
+
+TEST(Client, Train_Cancelled_EndsAProbeThatIsNotAnswered) {
+  ClientOptions options = Quick();
+  options.call_timeout = 2 * kTestDeadline;  // so that only the cancellation ends it in time
+  FakeControl server;
+  absl::Notification cancel;
+  server.get_status = [&](grpc::ServerContext* context, const v1::GetStatusRequest&,
+                          v1::GetStatusResponse*) {
+    cancel.Notify();
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  server.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
+                    grpc::ServerWriter<v1::TrainRecord>*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const absl::Status status = Connect(server, options)->Train(v1::TrainRequest(), nullptr, &cancel);
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
 TEST(Client, Train_IsNeverSentTwice) {
@@ -345,6 +450,21 @@ TEST(Client, Generate_ReturnsTheOutputs) {
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->outputs(0).tokens(0), 42);
   EXPECT_EQ(progress, 1);
+}
+
+TEST(Client, Generate_CancelledAfterItsOutputs_ReturnsThem) {
+  FakeControl server;
+  server.generate = [](grpc::ServerContext*, const v1::GenerateRequest&,
+                       grpc::ServerWriter<v1::GenerateResponse>* writer) {
+    v1::GenerateResponse response;
+    response.set_done(true);
+    response.add_outputs()->set_finish_reason(v1::FINISH_REASON_CANCELLED);
+    writer->Write(response);
+    return grpc::Status::CANCELLED;
+  };
+  const auto response = Connect(server)->Generate(v1::GenerateRequest());
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->outputs(0).finish_reason(), v1::FINISH_REASON_CANCELLED);
 }
 
 TEST(Client, Generate_StreamWithoutOutputs_IsAnError) {

@@ -106,7 +106,10 @@ absl::Status RunCommandLine(CLI::App* app, Session* session, int argc, const cha
   absl::Status status = session->Configure();
   if (status.ok()) status = session->run();
   session->ClearProgress();
-  if (status.ok()) status = session->printed();
+  // What was stopped because nothing could be printed any more, says so.
+  if ((status.ok() || absl::IsCancelled(status)) && !session->printed().ok()) {
+    status = session->printed();
+  }
   return WithHelp(status, app);
 }
 

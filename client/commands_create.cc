@@ -46,7 +46,7 @@ void ReadOptimizer(const CreateOptions& o, FlagReader* flags, v1::OptimizerSpec*
       flags->Choice<std::string>("--optimizer", or_default(o.optimizer, "adamw"),
                                  {{"sgd", "sgd"}, {"adam", "adam"}, {"adamw", "adamw"}});
   if (o.lr.empty()) {
-    flags->Fail(UsageError("--lr is required for --role=train: a finite number, at least 0"));
+    flags->Fail(UsageError("--lr is required for --role=train: a finite number, above 0"));
     return;
   }
   optimizer->set_name(name);
@@ -159,7 +159,7 @@ void AddCreateCommand(CLI::App* engine, Session* session) {
   command->add_option("--role", o->role, "train (default) or infer");
   command->add_option("--dtype", o->dtype, "fp32, bf16 or fp16 (default: the files' own)");
   command->add_option("--optimizer", o->optimizer, "sgd, adam or adamw (default)");
-  command->add_option("--lr", o->lr, "learning rate; required for a trainer");
+  command->add_option("--lr", o->lr, "learning rate, above 0; required for a trainer");
   command->add_option("--momentum", o->momentum, "of sgd (0)");
   command->add_option("--beta1", o->beta1, "of adam and adamw (0.9)");
   command->add_option("--beta2", o->beta2, "of adam and adamw (0.999)");

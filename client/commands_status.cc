@@ -51,10 +51,6 @@ std::string RankView(const v1::GetStatusResponse& status, bool color) {
   return table.Render(color);
 }
 
-std::string EngineView(const v1::GetStatusResponse& status, bool color) {
-  return status.engines_size() == 0 ? "no engines\n" : EngineTable(status, color);
-}
-
 absl::Status RunStatus(Session* session) {
   absl::StatusOr<Client*> client = session->Connect();
   if (!client.ok()) return client.status();

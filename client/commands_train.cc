@@ -20,32 +20,21 @@ struct TrainOptions {
   std::string name, data, steps, batch, seq = "0", accumulate = "1";
 };
 
-// Waits until the run that was just cancelled has ended. It holds its engine since its first
-// record, and runs on one engine follow each other, so it is the oldest one that is not done.
-absl::Status WaitForEnd(Client* client, const std::string& name) {
-  const absl::StatusOr<v1::ListOperationsResponse> list = client->ListOperations();
-  if (!list.ok()) return list.status();
-  for (const v1::Operation& operation : list->operations()) {
-    if (operation.kind() == "train" && operation.engine() == name && !operation.done()) {
-      return client->Wait(operation).status();
-    }
-  }
-  return absl::OkStatus();
-}
-
-// After Ctrl-C the engine ends the step that it is in: says at which step it stands then.
-absl::Status ReportStop(Client* client, const std::string& name, const TrainView& view,
-                        int64_t steps, Session* session) {
-  if (view.done() > 0) {
-    if (absl::Status status = WaitForEnd(client, name); !status.ok()) return status;
+// After Ctrl-C the engine ends the step that it is in: waits for that, and says at which step it
+// stands then. `id` is the run's operation, "" = not known.
+absl::Status ReportStop(Client* client, const std::string& name, const std::string& id,
+                        const TrainView& view, Session* session) {
+  v1::Operation ended;
+  if (!id.empty()) {
+    v1::Operation operation;
+    operation.set_id(id);
+    absl::StatusOr<v1::Operation> waited = client->Wait(operation);
+    if (!waited.ok()) return waited.status();
+    ended = *std::move(waited);
   }
   const absl::StatusOr<v1::Engine> engine = client->DescribeEngine(name);
   if (!engine.ok()) return engine.status();
-  session->Note(view.done() > 0
-                    ? absl::StrCat("stopped after step ", engine->step(), " (", view.done(), " of ",
-                                   Plural(steps, "step"), " shown)")
-                    : absl::StrCat("stopped before the first step was done; engine ", name,
-                                   " is at step ", engine->step()));
+  session->Note(view.Stopped(ended, *engine));
   return absl::OkStatus();
 }
 
@@ -63,6 +52,7 @@ absl::Status RunTrain(const TrainOptions& o, Session* session) {
   if (!client.ok()) return client.status();
 
   TrainView view(request.steps(), session->is_terminal());
+  std::string operation;
   absl::Status status = (*client)->Train(
       request,
       [&](const v1::TrainRecord& record) {
@@ -74,9 +64,10 @@ absl::Status RunTrain(const TrainOptions& o, Session* session) {
           session->Print(line);
         }
       },
-      session->interrupt()->Arm());
+      session->interrupt()->Arm(), &operation);
+  if (!session->printed().ok()) return session->printed();
   if (absl::IsCancelled(status) && session->interrupt()->happened()) {
-    return ReportStop(*client, o.name, view, request.steps(), session);
+    return ReportStop(*client, o.name, operation, view, session);
   }
   if (status.ok() && !session->json()) session->Print(view.Summary() + "\n");
   return status;

@@ -36,12 +36,16 @@ const absl::Notification* Interrupt::Arm() {
   return &interrupted_;
 }
 
+void Interrupt::Stop() {
+  if (!taken_.exchange(true)) interrupted_.Notify();
+}
+
 void Interrupt::Run() {
   const sigset_t set = InterruptSet();
   while (true) {
     int signal = 0;
     if (sigwait(&set, &signal) != 0) continue;
-    if (!armed_.HasBeenNotified() || interrupted_.HasBeenNotified()) _exit(kExitInterrupted);
+    if (!armed_.HasBeenNotified() || taken_.exchange(true)) _exit(kExitInterrupted);
     interrupted_.Notify();
   }
 }

@@ -2,6 +2,8 @@
 #ifndef CLIENT_INTERRUPT_H_
 #define CLIENT_INTERRUPT_H_
 
+#include <atomic>
+
 #include "absl/synchronization/notification.h"
 
 namespace regroup {
@@ -16,6 +18,9 @@ class Interrupt {
   // any does before this call.
   const absl::Notification* Arm();
 
+  // Does what the first Ctrl-C does.
+  void Stop();
+
   bool happened() const { return interrupted_.HasBeenNotified(); }
 
  private:
@@ -23,6 +28,7 @@ class Interrupt {
   void Run();
 
   absl::Notification armed_;
+  std::atomic<bool> taken_{false};  // by whoever notifies interrupted_
   absl::Notification interrupted_;
 };
 

@@ -1,5 +1,7 @@
 // regroupctl: asks a Regroup cluster for engines, trains, moves and reads them. See regroupctl
 // --help.
+#include <signal.h>
+
 #include <cstdio>
 #include <exception>
 
@@ -10,6 +12,8 @@
 #include "client/session.h"
 
 int main(int argc, char** argv) {
+  // A reader of stdout that is gone is an error like a full disk: see Session::Print.
+  signal(SIGPIPE, SIG_IGN);
   try {
     regroup::Session session(regroup::Interrupt::Install());
     CLI::App app("Asks a Regroup cluster for engines, trains, moves and reads them.", "regroupctl");

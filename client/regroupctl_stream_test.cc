@@ -19,11 +19,18 @@ using Json = nlohmann::json;
 
 class TrainTest : public RegroupctlTest {
  protected:
-  // Writes one record, then trains until it is cancelled; its operation ends only after that.
-  void TrainUntilCancelled() {
-    server_.train = [this](grpc::ServerContext* context, const v1::TrainRequest&,
-                           grpc::ServerWriter<v1::TrainRecord>* writer) {
+  enum class SaysOperation { kInMetadata, kInRecords, kNowhere };
+
+  // Writes one record, then trains until it is cancelled; its operation, op-2, ends only after
+  // that. The train before it, op-1, goes on.
+  void TrainUntilCancelled(SaysOperation says = SaysOperation::kInMetadata) {
+    server_.train = [this, says](grpc::ServerContext* context, const v1::TrainRequest&,
+                                 grpc::ServerWriter<v1::TrainRecord>* writer) {
+      if (says == SaysOperation::kInMetadata) {
+        context->AddInitialMetadata("regroup-operation", "op-2");
+      }
       v1::TrainRecord record;
+      if (says == SaysOperation::kInRecords) record.set_operation("op-2");
       record.set_step(1);
       record.set_loss(2.5);
       writer->Write(record);
@@ -33,7 +40,7 @@ class TrainTest : public RegroupctlTest {
     };
     server_.list_operations = [](grpc::ServerContext*, const v1::ListOperationsRequest&,
                                  v1::ListOperationsResponse* response) {
-      *response->add_operations() = MakeOperation("create", true);
+      *response->add_operations() = MakeOperation("train", false);
       v1::Operation* operation = response->add_operations();
       *operation = MakeOperation("train", false);
       operation->set_id("op-2");
@@ -44,18 +51,29 @@ class TrainTest : public RegroupctlTest {
       EXPECT_EQ(request.id(), "op-2");
       EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(kTestDeadline));
       v1::Operation operation = MakeOperation("train", true);
+      operation.set_id("op-2");
+      operation.set_phase("step");
       operation.set_error("cancelled");
       writer->Write(operation);
       return grpc::Status::OK;
     };
-    server_.describe_engine = [](grpc::ServerContext*, const v1::DescribeEngineRequest&,
-                                 v1::Engine* engine) {
+    server_.describe_engine = [this](grpc::ServerContext*, const v1::DescribeEngineRequest& request,
+                                     v1::Engine* engine) {
+      engine->set_name(request.name());
       engine->set_step(2);
+      engine->set_activity(activity_);
       return grpc::Status::OK;
     };
   }
 
+  // So that a silent stream is not given up.
+  void AnswerProbes() {
+    server_.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
+                            v1::GetStatusResponse*) { return grpc::Status::OK; };
+  }
+
   absl::Notification ended_;
+  std::string activity_;  // of the engine once the run has ended
   const std::vector<std::string> train_ = {"train", "actor", "--data=d", "--steps=20", "--batch=4"};
 };
 
@@ -124,34 +142,83 @@ TEST_F(TrainTest, CtrlC_EndsAfterTheStepAndSaysWhich) {
   EXPECT_EQ(child->err(), "stopped after step 2 (1 of 20 steps shown)\n");
 }
 
-TEST_F(TrainTest, CtrlC_BeforeTheFirstStep_WaitsForNobody) {
-  TrainUntilCancelled();
-  server_.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
-                     grpc::ServerWriter<v1::TrainRecord>*) {
-    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
-    return grpc::Status::CANCELLED;
-  };
+TEST_F(TrainTest, CtrlC_OperationOfTheRecords_IsWaitedForToo) {
+  TrainUntilCancelled(SaysOperation::kInRecords);
   const auto child = Start(train_);
-  ASSERT_TRUE(server_.WaitForCalls("Train", 1));
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
   child->Send(SIGINT);
-  EXPECT_EQ(child->Wait(), 0);
-  EXPECT_EQ(child->err(), "stopped before the first step was done; engine actor is at step 2\n");
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_EQ(child->err(), "stopped after step 2 (1 of 20 steps shown)\n");
+}
+
+TEST_F(TrainTest, CtrlC_NextTrainOfTheQueue_TakesNoPartInIt) {
+  TrainUntilCancelled();
+  activity_ = "train";
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_EQ(child->err(),
+            "stopped (1 of 20 steps shown); engine actor is at step 2 and still trains\n");
+}
+
+TEST_F(TrainTest, CtrlC_OperationNotKnown_EndsWithTheStream) {
+  TrainUntilCancelled(SaysOperation::kNowhere);
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_EQ(child->err(), "stopped (1 of 20 steps shown); engine actor is at step 2\n");
   EXPECT_EQ(server_.CountCalls("WatchOperation"), 0);
 }
 
 TEST_F(TrainTest, SecondCtrlC_ExitsAtOnce) {
   TrainUntilCancelled();
-  server_.list_operations = [](grpc::ServerContext* context, const v1::ListOperationsRequest&,
-                               v1::ListOperationsResponse*) {
+  server_.watch_operation = [](grpc::ServerContext* context, const v1::GetOperationRequest&,
+                               grpc::ServerWriter<v1::Operation>*) {
     FakeControl::WaitUntilCancelled(context);
     return grpc::Status::CANCELLED;
   };
   const auto child = Start(train_);
   ASSERT_TRUE(child->WaitForOutput("2.5"));
   child->Send(SIGINT);
-  ASSERT_TRUE(server_.WaitForCalls("ListOperations", 1));
+  ASSERT_TRUE(server_.WaitForCalls("WatchOperation", 1));
   child->Send(SIGINT);
   EXPECT_EQ(child->Wait(), 130);
+}
+
+TEST_F(TrainTest, FullDisk_EndsTheRun) {
+  AnswerProbes();
+  TrainUntilCancelled();
+  ChildProcess shell("/bin/sh",
+                     {"-c",
+                      "exec client/regroupctl train actor --data=d --steps=20 --batch=4 "
+                      ">/dev/full"},
+                     {{"REGROUP_SERVER=" + server_.target()}, false, ""});
+  EXPECT_EQ(shell.Wait(), 1);
+  EXPECT_EQ(shell.err(), "regroupctl: cannot write to stdout: No space left on device\n");
+  EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(kTestDeadline));
+}
+
+TEST_F(TrainTest, ReaderGone_EndsTheRun) {
+  AnswerProbes();
+  absl::Notification gone;
+  server_.train = [&](grpc::ServerContext* context, const v1::TrainRequest&,
+                      grpc::ServerWriter<v1::TrainRecord>* writer) {
+    v1::TrainRecord record;
+    record.set_loss(2.5);
+    writer->Write(record);
+    EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kTestDeadline));
+    writer->Write(record);
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->CloseOutput();
+  gone.Notify();
+  EXPECT_EQ(child->Wait(), 1);
+  EXPECT_EQ(child->err(), "regroupctl: cannot write to stdout: Broken pipe\n");
 }
 
 TEST_F(TrainTest, CancelledByTheServer_IsAnError) {
@@ -217,6 +284,26 @@ TEST_F(GenerateTest, TokensFile_IsAPromptALine) {
       << result.out;
   EXPECT_EQ(asked_.temperature(), 0);
   EXPECT_EQ(asked_.top_p(), 1);
+}
+
+TEST_F(GenerateTest, CancelledByTheServer_HasItsOutputs) {
+  for (const grpc::Status& end : {grpc::Status::OK, grpc::Status::CANCELLED}) {
+    server_.generate = [&](grpc::ServerContext*, const v1::GenerateRequest&,
+                           grpc::ServerWriter<v1::GenerateResponse>* writer) {
+      v1::GenerateResponse response;
+      response.set_done(true);
+      v1::Output* output = response.add_outputs();
+      output->add_tokens(7);
+      output->set_finish_reason(v1::FINISH_REASON_CANCELLED);
+      writer->Write(response);
+      return end;
+    };
+    const Result result =
+        RunCtl({"-o", "json", "generate", "rollout", "--tokens=1", "--max-tokens=4"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("\"tokens\":[7]"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("\"finishReason\":\"CANCELLED\""), std::string::npos) << result.out;
+  }
 }
 
 TEST_F(GenerateTest, CtrlC_Cancels) {

@@ -154,7 +154,7 @@ TEST(Usage, EmptyValue_IsAnErrorNotTheNextWord) {
 TEST(Usage, MissingFlag_IsNamed) {
   ExpectError(Words("engine create actor --ranks=0 --lr=1"), 2, "--model is required");
   ExpectError(Words("engine create actor --model=mlp:x --lr=1"), 2, "--ranks is required");
-  ExpectError(Words(kCreate), 2, "--lr is required");
+  ExpectError(Words(kCreate), 2, "--lr is required for --role=train: a finite number, above 0");
   ExpectError(Words("engine create --ranks=0 --model=mlp:x --lr=1"), 2, "NAME is required");
   ExpectError(Words("engine relayout actor"), 2, "--ranks is required");
   ExpectError(Words("engine set actor"), 2, "give --checks, --timeout or --lr");

@@ -65,8 +65,10 @@ absl::StatusOr<Client*> Session::Connect() {
 
 void Session::Print(absl::string_view text) {
   ClearProgress();
+  if (print_error_ != 0) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     print_error_ = errno;
+    interrupt_->Stop();
   }
 }
 

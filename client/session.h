@@ -36,7 +36,7 @@ class Session {
   // Sends nothing yet. The client lives as long as the session.
   absl::StatusOr<Client*> Connect();
 
-  // To stdout, at once.
+  // To stdout, at once. If that fails, what runs is stopped as by Ctrl-C, for nobody would see it.
   void Print(absl::string_view text);
   void PrintJson(const google::protobuf::Message& message);
   void PrintJson(const Json& json);

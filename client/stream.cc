@@ -12,11 +12,11 @@ constexpr std::chrono::milliseconds kPollInterval(50);
 
 }  // namespace
 
-StreamPump::StreamPump(grpc::ClientContext* context, const absl::Notification* cancel,
-                       absl::Duration probe_after, std::function<absl::Status()> probe)
+CallPump::CallPump(grpc::ClientContext* context, const absl::Notification* cancel,
+                   absl::Duration probe_after, Probe probe)
     : context_(context), cancel_(cancel), probe_after_(probe_after), probe_(std::move(probe)) {}
 
-StreamPump::~StreamPump() {
+CallPump::~CallPump() {
   queue_.Shutdown();
   void* tag = nullptr;
   bool ok = false;
@@ -24,23 +24,26 @@ StreamPump::~StreamPump() {
   }
 }
 
-void StreamPump::CancelCall() {
+void CallPump::CancelCall() {
   cancelled_ = true;
   context_->TryCancel();
 }
 
-bool StreamPump::Next() {
+bool CallPump::Next() {
   absl::Time quiet_since = absl::Now();
   while (true) {
-    if (!cancelled_ && cancel_ != nullptr && cancel_->HasBeenNotified()) CancelCall();
+    if (!cancelled_ && Unwanted()) CancelCall();
     void* tag = nullptr;
     bool ok = false;
     const auto event =
         queue_.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kPollInterval);
     if (event == grpc::CompletionQueue::GOT_EVENT) return ok;
     if (!cancelled_ && absl::Now() - quiet_since >= probe_after_) {
-      given_up_ = probe_();
-      if (!given_up_.ok()) CancelCall();
+      const absl::Status answered = probe_(cancel_);
+      if (!answered.ok() && !Unwanted()) {
+        given_up_ = answered;
+        CancelCall();
+      }
       quiet_since = absl::Now();
     }
   }

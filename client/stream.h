@@ -1,5 +1,5 @@
-// One server stream, read on the calling thread, that can be cancelled and that notices a silent
-// server.
+// One call, awaited on the calling thread, that can be cancelled; a server stream also notices a
+// silent server.
 #ifndef CLIENT_STREAM_H_
 #define CLIENT_STREAM_H_
 
@@ -18,39 +18,44 @@
 namespace regroup {
 
 // Waits for the one event that is outstanding on a queue of its own. Not thread safe.
-class StreamPump {
+class CallPump {
  public:
-  // `probe` is called when nothing has arrived for `probe_after`; if it fails, the stream is given
+  // Asks whether the server still answers; its argument cancels the question.
+  using Probe = std::function<absl::Status(const absl::Notification*)>;
+
+  // `probe` is called when nothing has arrived for `probe_after`; if it fails, the call is given
   // up.
-  StreamPump(grpc::ClientContext* context, const absl::Notification* cancel,
-             absl::Duration probe_after, std::function<absl::Status()> probe);
-  ~StreamPump();
-  StreamPump(const StreamPump&) = delete;
-  StreamPump& operator=(const StreamPump&) = delete;
+  CallPump(grpc::ClientContext* context, const absl::Notification* cancel,
+           absl::Duration probe_after = absl::InfiniteDuration(), Probe probe = nullptr);
+  ~CallPump();
+  CallPump(const CallPump&) = delete;
+  CallPump& operator=(const CallPump&) = delete;
 
   grpc::CompletionQueue* queue() { return &queue_; }
 
   // Blocks until the outstanding event has come, and says whether it succeeded.
   bool Next();
 
-  // The probe's error, if the stream was given up because of it.
+  // The probe's error, if the call was given up because of it.
   const absl::Status& given_up() const { return given_up_; }
 
  private:
+  // Whether the caller wants the call to end.
+  bool Unwanted() const { return cancel_ != nullptr && cancel_->HasBeenNotified(); }
   void CancelCall();
 
   grpc::CompletionQueue queue_;
   grpc::ClientContext* const context_;
   const absl::Notification* const cancel_;
   const absl::Duration probe_after_;
-  const std::function<absl::Status()> probe_;
+  const Probe probe_;
   bool cancelled_ = false;
   absl::Status given_up_;
 };
 
 // Reads `reader`, which was prepared on pump->queue(), to its end; returns how it ended.
 template <class Message>
-absl::Status ReadStream(StreamPump* pump, std::unique_ptr<grpc::ClientAsyncReader<Message>> reader,
+absl::Status ReadStream(CallPump* pump, std::unique_ptr<grpc::ClientAsyncReader<Message>> reader,
                         const std::function<void(Message)>& on_message) {
   void* const tag = reader.get();
   reader->StartCall(tag);

@@ -40,4 +40,19 @@ std::string TrainView::Summary() const {
                       Rate(tokens_, seconds_), " tokens/s");
 }
 
+std::string TrainView::Stopped(const v1::Operation& operation, const v1::Engine& engine) const {
+  const std::string shown = absl::StrCat(" (", done_, " of ", Plural(steps_, "step"), " shown)");
+  const std::string name = OneLine(engine.name());
+  // The next run in the engine's queue may have done steps by now.
+  if (operation.id().empty() || engine.activity() == "train") {
+    return absl::StrCat("stopped", shown, "; engine ", name, " is at step ", engine.step(),
+                        engine.activity() == "train" ? " and still trains" : "");
+  }
+  if (done_ == 0 && (operation.phase() == "queued" || operation.phase() == "check")) {
+    return absl::StrCat("stopped before the first step; engine ", name, " is at step ",
+                        engine.step());
+  }
+  return absl::StrCat("stopped after step ", engine.step(), shown);
+}
+
 }  // namespace regroup

@@ -23,6 +23,10 @@ class TrainView {
   // "4 steps in 5.1 s, 102.3 tokens/s".
   std::string Summary() const;
 
+  // One line without an end: where a run that was asked to end has left `engine`, as it is after
+  // that. `operation` is the run as it ended; without an id, its end is not known.
+  std::string Stopped(const v1::Operation& operation, const v1::Engine& engine) const;
+
   int64_t done() const { return done_; }
 
  private:

@@ -89,6 +89,29 @@ TEST(TrainView, SkippedStep_SaysWhy) {
   EXPECT_NE(view.Line(record).find("  skipped: gradients are not finite\n"), std::string::npos);
 }
 
+TEST(TrainView, Stopped_SaysWhatIsKnown) {
+  TrainView view(4, /*time_left=*/false);
+  v1::Engine engine;
+  engine.set_name("actor");
+  engine.set_step(7);
+  v1::Operation run;
+  EXPECT_EQ(view.Stopped(run, engine), "stopped (0 of 4 steps shown); engine actor is at step 7");
+  run.set_id("op-2");
+  for (const char* phase : {"queued", "check"}) {
+    run.set_phase(phase);
+    EXPECT_EQ(view.Stopped(run, engine),
+              "stopped before the first step; engine actor is at step 7");
+  }
+  run.set_phase("step");
+  EXPECT_EQ(view.Stopped(run, engine), "stopped after step 7 (0 of 4 steps shown)");
+  run.set_phase("done");
+  view.Line(Record(6, 1));
+  EXPECT_EQ(view.Stopped(run, engine), "stopped after step 7 (1 of 4 steps shown)");
+  engine.set_activity("train");
+  EXPECT_EQ(view.Stopped(run, engine),
+            "stopped (1 of 4 steps shown); engine actor is at step 7 and still trains");
+}
+
 TEST(GenerateView, Output_HasTokensReasonAndMean) {
   v1::GenerateResponse response;
   v1::Output* output = response.add_outputs();

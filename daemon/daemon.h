@@ -9,8 +9,7 @@ namespace regroup {
 
 // Serves until SIGTERM or SIGINT arrives on `signal_fd` (a signalfd; the signals are blocked in
 // this process). Prints "listening on HOST:PORT" once all ranks are ready. Call it on the main
-// thread: workers live as long as the thread that started them. Errors: what keeps it from
-// starting.
+// thread, which supervises the workers (see Supervisor). Errors: what keeps it from starting.
 absl::Status RunDaemon(const DaemonFlags& flags, int signal_fd);
 
 }  // namespace regroup

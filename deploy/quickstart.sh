@@ -119,8 +119,8 @@ title "Who holds what"
 ctl status
 ctl engine describe actor
 ctl engine trace actor >"$work/trace"
-head -n 24 "$work/trace"
-[[ $(wc -l <"$work/trace") -le 24 ]] || echo "  ... $(($(wc -l <"$work/trace") - 24)) more lines"
+head -n 14 "$work/trace"
+[[ $(wc -l <"$work/trace") -le 14 ]] || echo "  ... $(($(wc -l <"$work/trace") - 14)) more lines"
 
 if [[ $keep ]]; then
   title "Kept running"

@@ -10,10 +10,16 @@ absl::Status CancelledError(const std::string& why) {
   return MakeError(absl::StatusCode::kCancelled, why, v1::ERROR_REASON_CANCELLED);
 }
 
-void Cancellation::Cancel(absl::Status why) {
+absl::Status StoppingError() {
+  return MakeError(absl::StatusCode::kUnavailable, "the daemon is stopping",
+                   v1::ERROR_REASON_CANCELLED);
+}
+
+void Cancellation::Cancel(absl::Status why, CancelledBy by) {
   absl::MutexLock lock(&mutex_);
   if (!why_.ok()) return;
   why_ = std::move(why);
+  by_ = by;
   for (const auto& entry : callbacks_) entry.second();
   callbacks_.clear();
 }
@@ -21,6 +27,11 @@ void Cancellation::Cancel(absl::Status why) {
 absl::Status Cancellation::status() const {
   absl::MutexLock lock(&mutex_);
   return why_;
+}
+
+bool Cancellation::cancelled_by(CancelledBy by) const {
+  absl::MutexLock lock(&mutex_);
+  return !why_.ok() && by_ == by;
 }
 
 Cancellation::Hook::Hook(Cancellation& cancellation, std::function<void()> callback)

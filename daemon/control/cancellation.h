@@ -1,4 +1,4 @@
-// Asks one operation to end. The asker says why; the operation looks when it can.
+// Asks one operation to end. Who asks says why; the operation looks when it can.
 #ifndef DAEMON_CONTROL_CANCELLATION_H_
 #define DAEMON_CONTROL_CANCELLATION_H_
 
@@ -15,13 +15,24 @@ namespace regroup {
 // CANCELLED with reason CANCELLED.
 absl::Status CancelledError(const std::string& why);
 
+// UNAVAILABLE with reason CANCELLED: the daemon accepts nothing more.
+absl::Status StoppingError();
+
+// Who asks an operation to end.
+enum class CancelledBy {
+  kDaemon,   // it is stopping, the engine failed or is being deleted
+  kClient,   // went away: nobody hears the answer
+  kRequest,  // CancelOperation
+};
+
 // Thread safe.
 class Cancellation {
  public:
   // `why` is not OK. The first one stays.
-  void Cancel(absl::Status why);
+  void Cancel(absl::Status why, CancelledBy by = CancelledBy::kDaemon);
 
   absl::Status status() const;  // OK unless cancelled
+  bool cancelled_by(CancelledBy by) const;
   bool cancelled() const { return !status().ok(); }
 
   // While a Hook lives, its callback runs once, when cancelled (at once if that was before). The
@@ -41,6 +52,7 @@ class Cancellation {
  private:
   mutable absl::Mutex mutex_;
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
+  CancelledBy by_ ABSL_GUARDED_BY(mutex_) = CancelledBy::kDaemon;
   int last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int, std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);
 };

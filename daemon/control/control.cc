@@ -22,35 +22,46 @@ Control::~Control() {
 
 bool Control::Shutdown(absl::Duration grace) {
   context_->tasks().Close();
-  context_->operations().CancelAll(CancelledError("the daemon is stopping"));
+  context_->operations().CancelAll(StoppingError());
   return context_->tasks().Wait(absl::Now() + grace);
 }
 
-absl::StatusOr<v1::Operation> Control::Once(
-    const std::string& request_id, const google::protobuf::Message& request,
-    absl::FunctionRef<absl::StatusOr<std::string>()> accept) {
+absl::StatusOr<absl::optional<v1::Operation>> Control::FirstAnswer(
+    const std::string& request_id, const google::protobuf::Message& request) {
+  auto first = requests_.Find(request_id, request, absl::Now());
+  if (!first.ok() || !first->has_value()) return first;
+  // The same operation, as it is now; as it was then, if it is too old to be kept.
+  const auto current = context_->operations().Get((*first)->id());
+  return current.ok() ? absl::make_optional(*current) : *first;
+}
+
+absl::StatusOr<v1::Operation> Control::Once(const std::string& request_id,
+                                            const google::protobuf::Message& request, Check check,
+                                            Accept accept) {
   if (absl::Status status = CheckRequestId(request_id); !status.ok()) return status;
-  absl::MutexLock lock(&accept_mutex_);
-  const absl::Time now = absl::Now();
-  auto first = requests_.Find(request_id, request, now);
-  if (!first.ok()) return first.status();
-  if (first->has_value()) {
-    // The same operation, as it is now; as it was then, if it is too old to be kept.
-    const auto current = context_->operations().Get((*first)->id());
-    return current.ok() ? *current : **first;
+  {
+    absl::MutexLock lock(&accept_mutex_);
+    const auto first = FirstAnswer(request_id, request);
+    if (!first.ok()) return first.status();
+    if (first->has_value()) return **first;
   }
+  if (absl::Status status = check(); !status.ok()) return status;
+  absl::MutexLock lock(&accept_mutex_);
+  const auto first = FirstAnswer(request_id, request);  // it may have come twice at once
+  if (!first.ok()) return first.status();
+  if (first->has_value()) return **first;
   const absl::StatusOr<std::string> id = accept();
   if (!id.ok()) return id.status();
   absl::StatusOr<v1::Operation> operation = context_->operations().Get(*id);
-  if (operation.ok()) requests_.Remember(request_id, request, *operation, now);
+  if (operation.ok()) requests_.Remember(request_id, request, *operation, absl::Now());
   return operation;
 }
 
-absl::StatusOr<std::string> Control::OnceAsStream(
-    const std::string& request_id, const google::protobuf::Message& request,
-    absl::FunctionRef<absl::StatusOr<std::string>()> accept) {
+absl::StatusOr<std::string> Control::OnceAsStream(const std::string& request_id,
+                                                  const google::protobuf::Message& request,
+                                                  Check check, Accept accept) {
   bool accepted = false;
-  const absl::StatusOr<v1::Operation> operation = Once(request_id, request, [&] {
+  const absl::StatusOr<v1::Operation> operation = Once(request_id, request, check, [&] {
     accepted = true;
     return accept();
   });
@@ -70,11 +81,24 @@ absl::Status Control::CheckRoom() const {
                    v1::ERROR_REASON_UNSPECIFIED);
 }
 
-absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name) const {
+absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name,
+                                                 absl::string_view kind) const {
   absl::StatusOr<EngineRecord> engine = context_->engines().Find(name);
   if (!engine.ok()) return engine;
   if (engine->state == v1::ENGINE_STATE_FAILED || engine->state == v1::ENGINE_STATE_DELETING) {
     return CheckReady(*engine);
+  }
+  const bool trainer = engine->spec.role() == v1::ROLE_TRAIN;
+  if (kind == "generate" && trainer) return NotAvailable("generate on a trainer");
+  if (kind == "export" && !trainer) return NotAvailable("export of an inference engine");
+  if ((kind == "train" || kind == "relayout") && !trainer) {
+    v1::ErrorDetail detail;
+    detail.set_reason(v1::ERROR_REASON_INVALID_FIELD);
+    detail.set_engine(name);
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("engine ", name, " is an inference engine; allowed: ", kind, " of a trainer"),
+        detail);
   }
   return engine;
 }
@@ -91,20 +115,22 @@ absl::StatusOr<std::string> Control::Start(OperationTable::Plan plan,
   const std::string id = context_->operations().Start(std::move(plan));
   // Operations on an engine run in the order in which they were accepted.
   auto turn = std::make_shared<TicketQueue::Place>(TakeTurn(engines));
-  const bool started = StartTask([this, id, engines, turn, cancellation, body = std::move(body)] {
+  absl::Status started = StartTask([this, id, engines, turn, cancellation, body = std::move(body)] {
     OperationRun run(context_.get(), id, engines, std::move(*turn), cancellation);
     context_->operations().Finish(id, body(run));
   });
-  if (started) return id;
-  const absl::Status stopping = absl::UnavailableError("the daemon is stopping");
-  context_->operations().Finish(id, stopping);
-  return stopping;
+  if (started.ok()) return id;
+  context_->operations().Finish(id, started);
+  return started;
 }
 
 absl::StatusOr<v1::Operation> Control::CreateEngine(const v1::CreateEngineRequest& request) {
-  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
-    const absl::StatusOr<v1::EngineSpec> spec = CheckCreate(request, options_.limits);
-    if (!spec.ok()) return spec.status();
+  absl::StatusOr<v1::EngineSpec> spec;
+  const auto check = [&] {
+    spec = CheckCreate(request, options_.limits);
+    return spec.status();
+  };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
     if (absl::Status status = CheckRoom(); !status.ok()) return status;
     const absl::StatusOr<uint64_t> uid = context_->engines().Add(*spec);
     if (!uid.ok()) return uid.status();
@@ -117,7 +143,8 @@ absl::StatusOr<v1::Operation> Control::CreateEngine(const v1::CreateEngineReques
 }
 
 absl::StatusOr<v1::Operation> Control::DeleteEngine(const v1::DeleteEngineRequest& request) {
-  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+  const auto check = [] { return absl::OkStatus(); };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
     const absl::StatusOr<EngineRecord> engine = context_->engines().Find(request.name());
     if (!engine.ok()) return engine.status();
     const uint64_t uid = engine->uid;
@@ -133,10 +160,13 @@ absl::StatusOr<v1::Operation> Control::DeleteEngine(const v1::DeleteEngineReques
 }
 
 absl::StatusOr<v1::Operation> Control::RelayoutEngine(const v1::RelayoutEngineRequest& request) {
-  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
-    const auto checked = CheckRelayout(request, options_.limits);
-    if (!checked.ok()) return checked.status();
-    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+  absl::StatusOr<v1::RelayoutEngineRequest> checked;
+  const auto check = [&] {
+    checked = CheckRelayout(request, options_.limits);
+    return checked.status();
+  };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "relayout");
     if (!engine.ok()) return engine.status();
     if (absl::Status status = CheckRoom(); !status.ok()) return status;
     return Start({"relayout", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
@@ -147,11 +177,11 @@ absl::StatusOr<v1::Operation> Control::RelayoutEngine(const v1::RelayoutEngineRe
 }
 
 absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& request) {
-  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
-    if (absl::Status status = CheckSync(request); !status.ok()) return status;
-    const absl::StatusOr<EngineRecord> source = FindUsable(request.source());
+  const auto check = [&] { return CheckSync(request); };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> source = FindUsable(request.source(), "sync");
     if (!source.ok()) return source.status();
-    const absl::StatusOr<EngineRecord> destination = FindUsable(request.destination());
+    const absl::StatusOr<EngineRecord> destination = FindUsable(request.destination(), "sync");
     if (!destination.ok()) return destination.status();
     if (absl::Status status = CheckRoom(); !status.ok()) return status;
     return Start({"sync",
@@ -165,12 +195,16 @@ absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& r
 }
 
 absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineRequest& request) {
-  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
-    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+  absl::StatusOr<v1::ExportEngineRequest> checked;
+  const auto check = [&] {
+    const absl::Status status = FindUsable(request.name(), "export").status();
+    if (!status.ok()) return status;
+    checked = CheckExport(request, options_.limits);
+    return checked.status();
+  };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "export");
     if (!engine.ok()) return engine.status();
-    if (engine->spec.role() != v1::ROLE_TRAIN) return NotAvailable("export of an inference engine");
-    const auto checked = CheckExport(request, options_.limits);
-    if (!checked.ok()) return checked.status();
     if (absl::Status status = CheckRoom(); !status.ok()) return status;
     return Start({"export", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
                  [uid = engine->uid, directory = checked->directory()](OperationRun& run) {
@@ -180,7 +214,8 @@ absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineReques
 }
 
 absl::StatusOr<v1::Operation> Control::CancelOperation(const v1::CancelOperationRequest& request) {
-  return Once(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
+  const auto check = [] { return absl::OkStatus(); };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
     const auto cancelled = context_->operations().Cancel(
         request.id(), CancelledError(absl::StrCat("operation ", request.id(), " was cancelled")));
     if (!cancelled.ok()) return cancelled.status();
@@ -189,55 +224,56 @@ absl::StatusOr<v1::Operation> Control::CancelOperation(const v1::CancelOperation
 }
 
 absl::Status Control::Train(const v1::TrainRequest& request,
-                            std::shared_ptr<Cancellation> cancellation,
+                            std::shared_ptr<Cancellation> cancellation, const Accepted& accepted,
                             const std::function<bool(const v1::TrainRecord&)>& emit) {
-  v1::TrainRequest checked;
+  absl::StatusOr<v1::TrainRequest> checked;
   uint64_t uid = 0;
   TicketQueue::Place turn;
+  const auto check = [&] {
+    const absl::Status status = FindUsable(request.name(), "train").status();
+    if (!status.ok()) return status;
+    checked = CheckTrain(request, options_.limits);
+    return checked.status();
+  };
   const absl::StatusOr<std::string> id =
-      OnceAsStream(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
-        const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+      OnceAsStream(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+        const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "train");
         if (!engine.ok()) return engine.status();
-        if (engine->spec.role() != v1::ROLE_TRAIN) {
-          return MakeError(absl::StatusCode::kFailedPrecondition,
-                           absl::StrCat("engine ", request.name(),
-                                        " is an inference engine; allowed: train a trainer"),
-                           v1::ERROR_REASON_INVALID_FIELD);
-        }
-        absl::StatusOr<v1::TrainRequest> result = CheckTrain(request, options_.limits);
-        if (!result.ok()) return result.status();
         if (absl::Status status = CheckRoom(); !status.ok()) return status;
-        checked = *std::move(result);
         uid = engine->uid;
         turn = TakeTurn({uid});
         return context_->operations().Start({"train", request.name(), {uid}, cancellation});
       });
   if (!id.ok()) return id.status();
+  accepted(*id);
   OperationRun run(context_.get(), *id, {uid}, std::move(turn), cancellation);
-  const absl::Status status = RunTrain(run, uid, checked, emit);
+  absl::Status status = RunTrain(run, uid, *checked, emit);
   context_->operations().Finish(*id, status);
   return status;
 }
 
 absl::Status Control::Generate(const v1::GenerateRequest& request,
-                               std::shared_ptr<Cancellation> cancellation,
+                               std::shared_ptr<Cancellation> cancellation, const Accepted& accepted,
                                const std::function<bool(const v1::GenerateResponse&)>& emit) {
   uint64_t uid = 0;
   TicketQueue::Place turn;
+  const auto check = [&] {
+    const absl::Status status = FindUsable(request.name(), "generate").status();
+    return status.ok() ? CheckGenerate(request) : status;
+  };
   const absl::StatusOr<std::string> id =
-      OnceAsStream(request.request_id(), request, [&]() -> absl::StatusOr<std::string> {
-        const absl::StatusOr<EngineRecord> engine = FindUsable(request.name());
+      OnceAsStream(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+        const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "generate");
         if (!engine.ok()) return engine.status();
-        if (engine->spec.role() != v1::ROLE_INFER) return NotAvailable("generate on a trainer");
-        if (absl::Status status = CheckGenerate(request); !status.ok()) return status;
         if (absl::Status status = CheckRoom(); !status.ok()) return status;
         uid = engine->uid;
         turn = TakeTurn({uid});
         return context_->operations().Start({"generate", request.name(), {uid}, cancellation});
       });
   if (!id.ok()) return id.status();
+  accepted(*id);
   OperationRun run(context_.get(), *id, {uid}, std::move(turn), cancellation);
-  const absl::Status status = RunGenerate(run, uid, request, emit);
+  absl::Status status = RunGenerate(run, uid, request, emit);
   context_->operations().Finish(*id, status);
   return status;
 }

@@ -11,8 +11,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "daemon/control/cancellation.h"
 #include "daemon/control/operation_context.h"
 #include "daemon/control/request_log.h"
@@ -48,12 +50,14 @@ class Control {
   absl::StatusOr<v1::Operation> ExportEngine(const v1::ExportEngineRequest& request);
   absl::StatusOr<v1::Operation> CancelOperation(const v1::CancelOperationRequest& request);
 
-  // Block until all is over. `emit` gets each message; false from it, or the cancellation, ends it
-  // early.
+  // Block until all is over. `accepted` gets the operation's id, before it has its turn; `emit`
+  // each message; false from it, or the cancellation, ends it early.
+  using Accepted = std::function<void(const std::string& operation)>;
   absl::Status Train(const v1::TrainRequest& request, std::shared_ptr<Cancellation> cancellation,
+                     const Accepted& accepted,
                      const std::function<bool(const v1::TrainRecord&)>& emit);
   absl::Status Generate(const v1::GenerateRequest& request,
-                        std::shared_ptr<Cancellation> cancellation,
+                        std::shared_ptr<Cancellation> cancellation, const Accepted& accepted,
                         const std::function<bool(const v1::GenerateResponse&)>& emit);
 
   // Questions: answered from memory, at once, whatever runs.
@@ -64,8 +68,11 @@ class Control {
                    std::function<void(absl::StatusOr<v1::EngineTrace>)> done) const;
   OperationTable& operations() { return context_->operations(); }
 
-  // Runs `task`, which may block, on a thread of its own; false once Shutdown was called.
-  bool StartTask(std::function<void()> task) { return context_->tasks().Start(std::move(task)); }
+  // Runs `task`, which may block, on a thread of its own. Errors: as TaskGroup::Start's, e.g. once
+  // Shutdown was called.
+  absl::Status StartTask(std::function<void()> task) {
+    return context_->tasks().Start(std::move(task));
+  }
 
   // Where clients reach this daemon; shown by Status.
   void SetAddress(const std::string& address);
@@ -75,21 +82,28 @@ class Control {
   bool Shutdown(absl::Duration grace);
 
  private:
-  struct Plan;
+  using Check = absl::FunctionRef<absl::Status()>;
+  using Accept = absl::FunctionRef<absl::StatusOr<std::string>()>;
 
-  // Answers a request that came before; else accepts it: `accept` checks it and starts its
-  // operation.
+  // Answers a request that came before; else accepts it. `check` runs first, and may wait for a
+  // file system: other requests do not wait for it. `accept` starts the operation and does not
+  // block.
   absl::StatusOr<v1::Operation> Once(const std::string& request_id,
-                                     const google::protobuf::Message& request,
-                                     absl::FunctionRef<absl::StatusOr<std::string>()> accept);
+                                     const google::protobuf::Message& request, Check check,
+                                     Accept accept);
   // The same for a stream, which is not answered twice.
   absl::StatusOr<std::string> OnceAsStream(const std::string& request_id,
-                                           const google::protobuf::Message& request,
-                                           absl::FunctionRef<absl::StatusOr<std::string>()> accept);
+                                           const google::protobuf::Message& request, Check check,
+                                           Accept accept);
+  // The first answer to the request, as it is now; nullopt if it is new.
+  absl::StatusOr<absl::optional<v1::Operation>> FirstAnswer(
+      const std::string& request_id, const google::protobuf::Message& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(accept_mutex_);
 
   absl::Status CheckRoom() const;
-  // The engine, if something can still become of it: not FAILED, not DELETING.
-  absl::StatusOr<EngineRecord> FindUsable(const std::string& name) const;
+  // The engine, if something can still become of it: not FAILED, not DELETING. And if it has a role
+  // that `kind` of operation is for.
+  absl::StatusOr<EngineRecord> FindUsable(const std::string& name, absl::string_view kind) const;
   TicketQueue::Place TakeTurn(const std::vector<uint64_t>& engines);
   // Starts an operation that runs `body` on its own thread.
   absl::StatusOr<std::string> Start(OperationTable::Plan plan,
@@ -99,7 +113,7 @@ class Control {
   const std::unique_ptr<OperationContext> context_;
   mutable absl::Mutex mutex_;
   std::string address_ ABSL_GUARDED_BY(mutex_);
-  absl::Mutex accept_mutex_;  // requests are accepted one at a time
+  absl::Mutex accept_mutex_;  // requests are accepted one at a time; never held over I/O
   RequestLog requests_ ABSL_GUARDED_BY(accept_mutex_);
 };
 

@@ -17,26 +17,41 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;  // thousands of long prompts
 
-// gRPC does not say why it cannot listen, so this asks the system.
-std::string WhyNot(const std::string& host, int port) {
+// Binds a socket of its own for a moment. 0, or errno. gRPC does not say why it cannot listen.
+int TryToListen(const sockaddr* address, socklen_t length) {
+  const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno;
+  const int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  const bool good = bind(fd, address, length) == 0 && listen(fd, 1) == 0;
+  const int error = good ? 0 : errno;
+  close(fd);
+  return error;
+}
+
+// The one address to serve: the first of the name's that this machine has. (Were all of them tried,
+// one that is taken would be passed over in silence.)
+absl::StatusOr<std::string> Resolve(const std::string& host, int port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
-  if (error != 0) return gai_strerror(error);
-  std::string why;
-  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const int one = 1;
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
-        bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-      why = strerror(errno);
+  int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  std::string address;
+  for (const addrinfo* each = found; each != nullptr && address.empty(); each = each->ai_next) {
+    error = TryToListen(each->ai_addr, each->ai_addrlen);
+    if (error == EADDRNOTAVAIL || error == EAFNOSUPPORT) continue;
+    char text[NI_MAXHOST];
+    if (error == 0 && getnameinfo(each->ai_addr, each->ai_addrlen, text, sizeof(text), nullptr, 0,
+                                  NI_NUMERICHOST) == 0) {
+      address = text;
     }
-    if (fd >= 0) close(fd);
+    break;
   }
   freeaddrinfo(found);
-  return why.empty() ? "the address cannot be used" : why;
+  if (!address.empty()) return address;
+  return absl::UnavailableError(error == 0 ? "the address cannot be used" : strerror(error));
 }
 
 }  // namespace
@@ -48,6 +63,12 @@ std::string JoinHostPort(const std::string& host, int port) {
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::string& host,
                                                                     int port, Control* control) {
+  const auto error = [&](absl::string_view why) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on --listen=", JoinHostPort(host, port), ": ", why));
+  };
+  const absl::StatusOr<std::string> address = Resolve(host, port);
+  if (!address.ok()) return error(address.status().message());
   std::unique_ptr<ControlServer> result(new ControlServer(host, control));
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -55,13 +76,12 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.AddListeningPort(JoinHostPort(host, port), grpc::InsecureServerCredentials(),
+  builder.AddListeningPort(JoinHostPort(*address, port), grpc::InsecureServerCredentials(),
                            &result->port_);
   builder.RegisterService(&result->service_);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || result->port_ == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on --listen=", JoinHostPort(host, port), ": ", WhyNot(host, port)));
+    return error("the address cannot be used");
   }
   control->SetAddress(result->address());
   return result;

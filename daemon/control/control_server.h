@@ -15,9 +15,9 @@ namespace regroup {
 
 class ControlServer {
  public:
-  // Listens and serves. `host` is a name or an address, an IPv6 one without brackets; port 0: a
-  // free one. `control` outlives this. Errors: UNAVAILABLE naming --listen, the address and what
-  // the system said.
+  // Listens and serves. `host` is an address, an IPv6 one without brackets, or a name: then the
+  // first of its addresses that this machine has, and no other. Port 0: a free one. `control`
+  // outlives this. Errors: UNAVAILABLE naming --listen, the address and what the system said.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const std::string& host, int port,
                                                               Control* control);
   ~ControlServer();

@@ -15,11 +15,7 @@ namespace {
 using Unary = grpc::ServerUnaryReactor;
 
 constexpr absl::Duration kMaxTraceWait = absl::Seconds(30);
-
-absl::Status StoppingError() {
-  return MakeError(absl::StatusCode::kUnavailable, "the daemon is stopping",
-                   v1::ERROR_REASON_CANCELLED);
-}
+constexpr char kOperationKey[] = "regroup-operation";
 
 // How long the caller of a unary call waits. INVALID_ARGUMENT if it would wait for ever.
 absl::StatusOr<absl::Duration> TimeLeft(const grpc::CallbackServerContext& context) {
@@ -46,8 +42,9 @@ Unary* AnswerNow(grpc::CallbackServerContext* context, Answer answer) {
 
 template <typename T>
 absl::Status Put(absl::StatusOr<T> value, T* response) {
-  if (value.ok()) *response = *std::move(value);
-  return value.status();
+  if (!value.ok()) return value.status();
+  *response = *std::move(value);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -58,10 +55,10 @@ Unary* ControlService::Accept(Context* context, const Request* request, v1::Oper
   const absl::StatusOr<absl::Duration> left = TimeLeft(*context);
   if (!left.ok()) return Finish(context, left.status());
   Unary* reactor = context->DefaultReactor();
-  const bool started = control_->StartTask([this, request, response, accept, reactor] {
+  const absl::Status started = control_->StartTask([this, request, response, accept, reactor] {
     reactor->Finish(ToGrpc(Put((control_->*accept)(*request), response)));
   });
-  if (!started) reactor->Finish(ToGrpc(StoppingError()));
+  if (!started.ok()) reactor->Finish(ToGrpc(started));
   return reactor;
 }
 
@@ -130,29 +127,33 @@ Unary* ControlService::LoadCheckpoint(Context* context, const v1::CheckpointRequ
   return AnswerNow(context, [] { return NotAvailable("checkpoint load"); });
 }
 
-grpc::ServerWriteReactor<v1::TrainRecord>* ControlService::Train(Context*,
+grpc::ServerWriteReactor<v1::TrainRecord>* ControlService::Train(Context* context,
                                                                  const v1::TrainRequest* request) {
   auto cancellation = std::make_shared<Cancellation>();
   auto* writer = new StreamWriter<v1::TrainRecord>(cancellation);
-  const bool started = control_->StartTask([this, request = *request, cancellation, writer] {
-    writer->Close(control_->Train(request, cancellation, [writer](const v1::TrainRecord& record) {
-      return writer->Push(record);
-    }));
-  });
-  if (!started) writer->Close(StoppingError());
+  const absl::Status started =
+      control_->StartTask([this, context, request = *request, cancellation, writer] {
+        writer->Close(control_->Train(
+            request, cancellation,
+            [&](const std::string& id) { writer->SendMetadata(context, kOperationKey, id); },
+            [&](const v1::TrainRecord& record) { return writer->Push(record); }));
+      });
+  if (!started.ok()) writer->Close(started);
   return writer;
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* ControlService::Generate(
-    Context*, const v1::GenerateRequest* request) {
+    Context* context, const v1::GenerateRequest* request) {
   auto cancellation = std::make_shared<Cancellation>();
   auto* writer = new StreamWriter<v1::GenerateResponse>(cancellation);
-  const bool started = control_->StartTask([this, request = *request, cancellation, writer] {
-    writer->Close(control_->Generate(
-        request, cancellation,
-        [writer](const v1::GenerateResponse& response) { return writer->Push(response); }));
-  });
-  if (!started) writer->Close(StoppingError());
+  const absl::Status started =
+      control_->StartTask([this, context, request = *request, cancellation, writer] {
+        writer->Close(control_->Generate(
+            request, cancellation,
+            [&](const std::string& id) { writer->SendMetadata(context, kOperationKey, id); },
+            [&](const v1::GenerateResponse& response) { return writer->Push(response); }));
+      });
+  if (!started.ok()) writer->Close(started);
   return writer;
 }
 

@@ -132,6 +132,43 @@ TEST_F(ServiceTest, Train_StreamsRecordsThenTheOutcome) {
   EXPECT_EQ(step, 500);
 }
 
+TEST_F(ServiceTest, Train_InQueue_TellsItsOperationAlready) {
+  cluster_.MustCreate("a", {0});
+  absl::Notification release;
+  cluster_.SetScript([&](FakeWorker& worker, const v1::Command& command) {
+    if (command.has_check_training()) release.WaitForNotification();
+    return absl::OkStatus();
+  });
+  grpc::ClientContext context;
+  auto reader = stub_->Train(&context, cluster_.TrainRequest("a", 2));
+  reader->WaitForInitialMetadata();
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto entry = metadata.find("regroup-operation");
+  ASSERT_NE(entry, metadata.end());
+  const std::string id(entry->second.data(), entry->second.size());
+  EXPECT_EQ(cluster_.control().operations().Get(id)->kind(), "train");
+  release.Notify();
+  v1::TrainRecord record;
+  ASSERT_TRUE(reader->Read(&record));
+  EXPECT_EQ(record.operation(), id);
+  while (reader->Read(&record)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+// The writer's last steps are on two threads; a sanitizer sees who touches what is gone.
+TEST_F(ServiceTest, Train_ManyShortOnes_AllEndOnce) {
+  cluster_.MustCreate("a", {0});
+  for (int i = 0; i < 200; ++i) {
+    grpc::ClientContext context;
+    auto reader = stub_->Train(&context, cluster_.TrainRequest("a", 1));
+    v1::TrainRecord record;
+    EXPECT_TRUE(reader->Read(&record));
+    EXPECT_FALSE(reader->Read(&record));
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+}
+
 TEST_F(ServiceTest, Train_ClientGoesAway_TheEngineIsIdleSoon) {
   cluster_.MustCreate("a", {0, 1});
   {
@@ -143,7 +180,7 @@ TEST_F(ServiceTest, Train_ClientGoesAway_TheEngineIsIdleSoon) {
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   const absl::Time deadline = absl::Now() + kPatience;
-  while (cluster_.Describe("a").activity() != "" && absl::Now() < deadline)
+  while (!cluster_.Describe("a").activity().empty() && absl::Now() < deadline)
     std::this_thread::yield();
   EXPECT_EQ(cluster_.Describe("a").activity(), "");
   EXPECT_EQ(cluster_.Describe("a").state(), v1::ENGINE_STATE_READY);
@@ -170,6 +207,7 @@ TEST_F(ServiceTest, Train_ReaderIsSlow_StepsWaitAndADeleteStillWorks) {
   }
   EXPECT_EQ(cluster_.Count("0 TrainStep"), steps);
   v1::DeleteEngineRequest request;
+  request.set_request_id(FakeCluster::NewRequestId());
   request.set_name("a");
   EXPECT_EQ(cluster_.Finish(cluster_.control().DeleteEngine(request)).error(), "");
   v1::TrainRecord record;
@@ -185,10 +223,29 @@ TEST_F(ServiceTest, Lists_AnswerWhileWorkersHang) {
     return absl::OkStatus();
   });
   // More mutations at a time than there are threads for callbacks.
-  std::vector<absl::StatusOr<v1::Operation>> accepted;
+  struct Call {
+    grpc::ClientContext context;
+    v1::CreateEngineRequest request;
+    v1::Operation operation;
+    grpc::Status status;
+    absl::Notification done;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  calls.reserve(64);
   for (int i = 0; i < 64; ++i) {
-    accepted.push_back(
-        cluster_.control().CreateEngine(FakeCluster::CreateRequest(absl::StrCat("e", i), {i % 2})));
+    calls.push_back(std::make_unique<Call>());
+    Call& call = *calls.back();
+    SetDeadline(call.context);
+    call.request = FakeCluster::CreateRequest(absl::StrCat("e", i), {i % 2});
+    stub_->async()->CreateEngine(&call.context, &call.request, &call.operation,
+                                 [&call](grpc::Status status) {
+                                   call.status = std::move(status);
+                                   call.done.Notify();
+                                 });
+  }
+  for (const auto& call : calls) {
+    ASSERT_TRUE(call->done.WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(call->status.ok()) << call->status.error_message();
   }
   ASSERT_TRUE(cluster_.AwaitCount("0 FormEngine", 1));
   for (int i = 0; i < 50; ++i) {
@@ -200,7 +257,7 @@ TEST_F(ServiceTest, Lists_AnswerWhileWorkersHang) {
     EXPECT_EQ(response.nodes(0).address(), server_->address());
   }
   release.Notify();
-  for (const auto& operation : accepted) EXPECT_EQ(cluster_.Finish(operation).error(), "");
+  for (const auto& call : calls) EXPECT_EQ(cluster_.Finish(call->operation).error(), "");
 }
 
 TEST_F(ServiceTest, NotAvailable_SaysSo) {
@@ -221,6 +278,17 @@ TEST_F(ServiceTest, Start_TakenPort_IsNamed) {
       ControlServer::Start("127.0.0.1", server_->port(), &cluster_.control()).status();
   EXPECT_THAT(status.message(), HasSubstr(server_->address()));
   EXPECT_THAT(status.message(), HasSubstr("in use"));
+}
+
+TEST_F(ServiceTest, Start_TakenPortOfAName_IsAnError) {
+  const auto first = ControlServer::Start("localhost", 0, &cluster_.control());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->address(), absl::StrCat("localhost:", (*first)->port()));
+  EXPECT_THAT(
+      ControlServer::Start("localhost", (*first)->port(), &cluster_.control()).status().message(),
+      HasSubstr("in use"));
+  EXPECT_THAT(ControlServer::Start("nosuch.invalid", 0, &cluster_.control()).status().message(),
+              HasSubstr("--listen=nosuch.invalid:0"));
 }
 
 TEST_F(ServiceTest, Start_IPv6_HasBrackets) {

@@ -106,13 +106,34 @@ absl::StatusOr<std::string> DataRoots::ResolveFolder(absl::string_view flag,
   return resolved;
 }
 
+absl::StatusOr<std::string> DataRoots::ResolveModel(absl::string_view flag,
+                                                    const std::string& path) const {
+  absl::StatusOr<std::string> folder = ResolveFolder(flag, path);
+  if (!folder.ok()) return folder;
+  std::error_code error;
+  fs::directory_iterator entry(*folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& file = entry->path();
+    if (file.extension() != ".json" && file.extension() != ".safetensors") continue;
+    if (absl::Status status = ResolveFile(flag, file.string()).status(); !status.ok()) {
+      return status;
+    }
+  }
+  if (error) return NotFound(flag, path, error.message());
+  return folder;
+}
+
 absl::StatusOr<std::string> DataRoots::ResolveNewFolder(absl::string_view flag,
                                                         const std::string& path) const {
   if (absl::Status status = CheckForm(flag, path); !status.ok()) return status;
   std::error_code error;
   // One that exists, as whatever a link makes of it.
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found && !error) {
-    return ResolveFolder(flag, path);
+    absl::StatusOr<std::string> resolved = ResolveFolder(flag, path);
+    if (resolved.ok() && !Contains(fs::path(*resolved).parent_path().string())) {
+      return FieldError(flag, path, "is a --data-root itself", "a folder in it");
+    }
+    return resolved;
   }
   fs::path name = path;
   while (!name.has_filename() && name.has_relative_path()) name = name.parent_path();

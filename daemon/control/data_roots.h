@@ -11,7 +11,8 @@
 namespace regroup {
 
 // Const after Make; thread safe. Paths are resolved before they are judged, so neither ".." nor a
-// symbolic link leads outside; what is resolved is what workers are given.
+// symbolic link leads outside; what is resolved is what workers are given. That holds for what lies
+// there when it is asked: who may write under a root may change it later.
 class DataRoots {
  public:
   DataRoots() = default;  // none: every path is refused
@@ -26,7 +27,12 @@ class DataRoots {
   absl::StatusOr<std::string> ResolveFile(absl::string_view flag, const std::string& path) const;
   absl::StatusOr<std::string> ResolveFolder(absl::string_view flag, const std::string& path) const;
 
-  // A folder that need not exist yet; the one that it lies in does.
+  // A folder whose config.json, other *.json and *.safetensors, themselves or through links, are
+  // regular files under a root as well.
+  absl::StatusOr<std::string> ResolveModel(absl::string_view flag, const std::string& path) const;
+
+  // A folder that need not exist yet; the one that it lies in does, and is under a root, too:
+  // so the folder is no root itself.
   absl::StatusOr<std::string> ResolveNewFolder(absl::string_view flag,
                                                const std::string& path) const;
 

@@ -78,13 +78,26 @@ TEST_F(DataRootsTest, ResolveNewFolder_ChecksTheParentAndWhatExists) {
   EXPECT_EQ(*roots_.ResolveNewFolder("DIR", At("alias/new")), At("root/new"));
   EXPECT_EQ(*roots_.ResolveNewFolder("DIR", At("root/new/")), At("root/new"));
   EXPECT_EQ(*roots_.ResolveNewFolder("DIR", At("root/model")), At("root/model"));
-  for (const char* path : {"new", "root/../new", "root/up/new", "root/up", "root/.."}) {
+  for (const char* path :
+       {"new", "root/../new", "root/up/new", "root/up", "root/..", "root", "alias", "root/."}) {
     EXPECT_EQ(roots_.ResolveNewFolder("DIR", At(path)).status().code(),
               absl::StatusCode::kInvalidArgument)
         << path;
   }
   EXPECT_EQ(roots_.ResolveNewFolder("DIR", At("root/no/new")).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST_F(DataRootsTest, ResolveModel_FilesLeadOut_IsRefused) {
+  EXPECT_EQ(*roots_.ResolveModel("--model", At("alias/model")), At("root/model"));
+  std::ofstream(base_ / "root/blob") << "x";
+  fs::create_symlink("../blob", base_ / "root/model/model.safetensors");  // as caches do
+  fs::create_symlink(base_ / "secret", base_ / "root/model/notes.txt");   // nobody reads it
+  EXPECT_TRUE(roots_.ResolveModel("--model", At("root/model")).ok());
+  fs::create_symlink(base_ / "secret", base_ / "root/model/config.json");
+  const absl::Status status = roots_.ResolveModel("--model", At("root/model")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("--model=" + At("root/model/config.json")));
 }
 
 TEST_F(DataRootsTest, None_RefusesEveryPathAndSaysWhy) {

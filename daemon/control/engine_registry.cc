@@ -53,11 +53,6 @@ v1::Engine ToProto(const EngineRecord& record) {
 
 EngineRegistry::EngineRegistry() : next_uid_(RandomStart()) {}
 
-void EngineRegistry::Changed(EngineRecord& record) {
-  ++record.version;
-  changed_.SignalAll();
-}
-
 absl::StatusOr<uint64_t> EngineRegistry::Add(const v1::EngineSpec& spec) {
   absl::MutexLock lock(&mutex_);
   for (const auto& entry : records_) {
@@ -75,7 +70,6 @@ absl::StatusOr<uint64_t> EngineRegistry::Add(const v1::EngineSpec& spec) {
   EngineRecord& record = records_[uid];
   record.uid = uid;
   record.spec = spec;
-  Changed(record);
   return uid;
 }
 
@@ -84,9 +78,12 @@ absl::StatusOr<EngineRecord> EngineRegistry::Find(const std::string& name) const
   for (const auto& entry : records_) {
     if (entry.second.spec.name() == name) return entry.second;
   }
+  v1::ErrorDetail detail;
+  detail.set_reason(v1::ERROR_REASON_INVALID_FIELD);
+  detail.set_engine(name);
   return MakeError(absl::StatusCode::kNotFound,
                    absl::StrCat("engine '", name, "' does not exist; engines: ", Names(records_)),
-                   v1::ERROR_REASON_INVALID_FIELD);
+                   detail);
 }
 
 absl::optional<EngineRecord> EngineRegistry::Get(uint64_t uid) const {
@@ -104,21 +101,28 @@ std::vector<EngineRecord> EngineRegistry::List() const {
 }
 
 absl::Status EngineRegistry::Apply(uint64_t uid, EngineEvent event, Change change) {
-  absl::MutexLock lock(&mutex_);
-  const auto entry = records_.find(uid);
-  if (entry == records_.end()) return absl::NotFoundError("the engine is gone");
-  EngineRecord& record = entry->second;
-  const absl::optional<v1::EngineState> next = Next(record.state, event);
-  if (!next.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("engine ", record.spec.name(), " is ", StateName(record.state)));
+  std::string name;
+  absl::Status failure;
+  v1::EngineState before;
+  absl::optional<v1::EngineState> next;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto entry = records_.find(uid);
+    if (entry == records_.end()) return absl::NotFoundError("the engine is gone");
+    EngineRecord& record = entry->second;
+    next = Next(record.state, event);
+    if (!next.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("engine ", record.spec.name(), " is ", StateName(record.state)));
+    }
+    before = std::exchange(record.state, *next);
+    change(record);
+    name = record.spec.name();
+    failure = record.failure;
+    if (record.state == v1::ENGINE_STATE_GONE) records_.erase(entry);
   }
-  const v1::EngineState before = std::exchange(record.state, *next);
-  change(record);
-  spdlog::info("engine {}: {} -> {}{}{}", record.spec.name(), StateName(before), StateName(*next),
-               record.failure.ok() ? "" : ": ", std::string(record.failure.message()));
-  Changed(record);
-  if (record.state == v1::ENGINE_STATE_GONE) records_.erase(entry);
+  spdlog::info("engine {}: {} -> {}{}{}", name, StateName(before), StateName(*next),
+               failure.ok() ? "" : ": ", std::string(failure.message()));
   return absl::OkStatus();
 }
 
@@ -129,18 +133,6 @@ void EngineRegistry::Update(uint64_t uid, Change change) {
   const v1::EngineState state = entry->second.state;
   change(entry->second);
   entry->second.state = state;  // Apply is the one setter
-  Changed(entry->second);
-}
-
-bool EngineRegistry::Await(uint64_t uid, absl::Time deadline, Predicate condition) const {
-  absl::MutexLock lock(&mutex_);
-  while (true) {
-    const auto entry = records_.find(uid);
-    if (condition(entry == records_.end() ? absl::nullopt : absl::make_optional(entry->second))) {
-      return true;
-    }
-    if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;
-  }
 }
 
 }  // namespace regroup

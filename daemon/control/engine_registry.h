@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "daemon/control/engine_state.h"
 #include "daemon/node/worker_client.h"
@@ -37,7 +36,6 @@ struct EngineRecord {
   std::vector<v1::PartitionGroup> groups;
   std::string activity;  // what runs on it, "" = idle
   int64_t attempts = 0;  // to form groups for it
-  int64_t version = 0;   // grows with each change
 };
 
 // Everything but groups and memory is as `engine list` shows it. FAILED carries the reason.
@@ -69,15 +67,8 @@ class EngineRegistry {
   // Changes what is not the state. Nothing happens if the engine is gone.
   void Update(uint64_t uid, Change change);
 
-  // Waits until `condition` holds of the engine (nullopt once it is gone); false at the deadline.
-  using Predicate = absl::FunctionRef<bool(const absl::optional<EngineRecord>&)>;
-  bool Await(uint64_t uid, absl::Time deadline, Predicate condition) const;
-
  private:
-  void Changed(EngineRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   mutable absl::Mutex mutex_;
-  mutable absl::CondVar changed_;
   uint64_t next_uid_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, EngineRecord> records_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,9 +1,8 @@
 #include "daemon/control/engine_registry.h"
 
-#include <thread>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/rpc_status.h"
 
 namespace regroup {
 namespace {
@@ -30,6 +29,8 @@ TEST(EngineRegistry, Add_SameNameTwice_IsRefusedUntilGone) {
 TEST(EngineRegistry, Find_UnknownName_NamesThoseThatExist) {
   EngineRegistry registry;
   EXPECT_THAT(registry.Find("x").status().message(), HasSubstr("none"));
+  ASSERT_TRUE(DetailOf(registry.Find("x").status()).has_value());
+  EXPECT_EQ(DetailOf(registry.Find("x").status())->engine(), "x");
   ASSERT_TRUE(registry.Add(Spec("actor")).ok());
   ASSERT_TRUE(registry.Add(Spec("rollout")).ok());
   EXPECT_THAT(registry.Find("x").status().message(), HasSubstr("actor, rollout"));
@@ -55,19 +56,6 @@ TEST(EngineRegistry, Update_CannotChangeTheState) {
   });
   EXPECT_EQ(registry.Get(uid)->state, v1::ENGINE_STATE_PLANNED);
   EXPECT_EQ(registry.Get(uid)->step, 4);
-}
-
-TEST(EngineRegistry, Await_WakesOnChangeAndBumpsTheVersion) {
-  EngineRegistry registry;
-  const uint64_t uid = *registry.Add(Spec("actor"));
-  const int64_t version = registry.Get(uid)->version;
-  std::thread changer([&] { EXPECT_TRUE(registry.Apply(uid, EngineEvent::kDelete).ok()); });
-  EXPECT_TRUE(registry.Await(uid, absl::Now() + absl::Seconds(20), [&](const auto& record) {
-    return record.has_value() && record->version > version;
-  }));
-  changer.join();
-  EXPECT_FALSE(
-      registry.Await(uid, absl::Now(), [](const auto& record) { return !record.has_value(); }));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "daemon/control/fake_cluster.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -68,7 +69,12 @@ grpc::Status FakeWorker::Execute(grpc::ServerContext*, const v1::Command* comman
   absl::MutexLock lock(&mutex_);
   --running_;
   if (!status.ok()) return ToGrpc(status);
+  if (command->has_train_step() && broken_.count(command->engine_uid()) > 0) {
+    return ToGrpc(MakeError(absl::StatusCode::kUnavailable, "the group was aborted",
+                            v1::ERROR_REASON_ENGINE_FAILED));
+  }
   Apply(*command, result);
+  cluster_->RunEdit(ref_.rank, result);
   return grpc::Status::OK;
 }
 
@@ -93,12 +99,13 @@ void FakeWorker::Apply(const v1::Command& command, v1::CommandResult* result) {
     case v1::Command::kDropEngine:
       held_.erase(uid);
       moves_.erase(uid);
+      broken_.erase(uid);
       break;
     case v1::Command::kTrainStep: {
       v1::TrainStepResult& step = *result->mutable_train_step();
       step.mutable_record()->set_step(++steps_[uid]);
       step.mutable_record()->set_data_position(steps_[uid]);
-      step.mutable_record()->set_loss(1.0 / steps_[uid]);
+      step.mutable_record()->set_loss(1.0 / static_cast<double>(steps_[uid]));
       step.set_weights_version(1 + steps_[uid]);
       break;
     }
@@ -159,7 +166,9 @@ grpc::Status FakeWorker::Abort(grpc::ServerContext*, const v1::AbortRequest* req
                                v1::AbortResponse*) {
   cluster_->Note(absl::StrCat(ref_.rank, request->move_only() ? " AbortMove" : " Abort"));
   absl::MutexLock lock(&mutex_);
-  aborted_[request->engine_uid()] = request->reason();
+  aborted_[request->engine_uid()] =
+      absl::StrCat(request->move_only() ? "move " : "", "aborted: ", request->reason());
+  if (!request->move_only()) broken_.insert(request->engine_uid());
   return grpc::Status::OK;
 }
 
@@ -177,8 +186,7 @@ absl::Status FakeWorker::AwaitAbort(uint64_t uid) {
   if (!mutex_.AwaitWithTimeout(absl::Condition(&over), kPatience)) {
     return absl::InternalError("nobody aborted");
   }
-  return MakeError(absl::StatusCode::kCancelled, absl::StrCat("aborted: ", aborted_[uid]),
-                   v1::ERROR_REASON_CANCELLED);
+  return MakeError(absl::StatusCode::kCancelled, aborted_[uid], v1::ERROR_REASON_CANCELLED);
 }
 
 absl::Status FakeWorker::AwaitDeath() {
@@ -201,21 +209,20 @@ std::set<uint64_t> FakeWorker::held() {
   return uids;
 }
 
-FakeCluster::FakeCluster(int ranks, const std::vector<std::string>& roots)
+FakeCluster::FakeCluster(int ranks, const std::function<void(OperationTiming&)>& change)
     : folder_(*PrivateDir::Make()), table_(ranks), slots_(ranks) {
   data_file_ = absl::StrCat(folder_.path(), "/text.u16.bin");
   std::ofstream(data_file_) << "text";
   ControlOptions options;
   options.node = "a";
   options.limits.ranks = ranks;
-  std::vector<std::string> all_roots = roots;
-  all_roots.push_back(folder_.path());
-  options.limits.roots = *DataRoots::Make(all_roots);
+  options.limits.roots = *DataRoots::Make({folder_.path()});
   options.timing.ready_wait = absl::Seconds(5);
   options.timing.delete_cancel = absl::Milliseconds(100);
   options.timing.delete_abort = absl::Milliseconds(100);
   options.timing.generate_progress = absl::ZeroDuration();
   options.timing.commands.abort_grace = absl::Milliseconds(100);
+  if (change) change(options.timing);
   control_ = std::make_unique<Control>(options, &table_,
                                        [this](const WorkerRef& ref, const std::string& reason) {
                                          Note(absl::StrCat(ref.rank, " Kill"));
@@ -239,6 +246,16 @@ FakeCluster::~FakeCluster() {
 void FakeCluster::SetScript(Script script) {
   absl::MutexLock lock(&mutex_);
   script_ = std::move(script);
+}
+
+void FakeCluster::SetEdit(Edit edit) {
+  absl::MutexLock lock(&mutex_);
+  edit_ = std::move(edit);
+}
+
+void FakeCluster::RunEdit(int rank, v1::CommandResult* result) {
+  absl::MutexLock lock(&mutex_);
+  if (edit_) edit_(rank, result);
 }
 
 absl::Status FakeCluster::RunScript(FakeWorker& worker, const v1::Command& command) {
@@ -328,9 +345,15 @@ bool FakeCluster::AwaitCount(const std::string& entry, int count) {
   return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
 }
 
-v1::CreateEngineRequest FakeCluster::CreateRequest(const std::string& name, std::vector<int> ranks,
-                                                   v1::Role role) {
+std::string FakeCluster::NewRequestId() {
+  static std::atomic<int> last{0};
+  return absl::StrCat("request-", ++last);
+}
+
+v1::CreateEngineRequest FakeCluster::CreateRequest(const std::string& name,
+                                                   const std::vector<int>& ranks, v1::Role role) {
   v1::CreateEngineRequest request;
+  request.set_request_id(NewRequestId());
   v1::EngineSpec& spec = *request.mutable_spec();
   spec.set_name(name);
   spec.set_model("mlp:in=8,hidden=16,layers=2,out=4");
@@ -345,6 +368,7 @@ v1::CreateEngineRequest FakeCluster::CreateRequest(const std::string& name, std:
 
 v1::TrainRequest FakeCluster::TrainRequest(const std::string& name, int64_t steps) {
   v1::TrainRequest request;
+  request.set_request_id(NewRequestId());
   request.set_name(name);
   request.set_data(data_file_);
   request.set_steps(steps);
@@ -391,9 +415,9 @@ v1::Operation FakeCluster::Finish(const absl::StatusOr<v1::Operation>& accepted)
   return operation;
 }
 
-void FakeCluster::MustCreate(const std::string& name, std::vector<int> ranks, v1::Role role) {
-  const v1::Operation operation =
-      Finish(control_->CreateEngine(CreateRequest(name, std::move(ranks), role)));
+void FakeCluster::MustCreate(const std::string& name, const std::vector<int>& ranks,
+                             v1::Role role) {
+  const v1::Operation operation = Finish(control_->CreateEngine(CreateRequest(name, ranks, role)));
   EXPECT_EQ(operation.error(), "");
   EXPECT_EQ(Describe(name).state(), v1::ENGINE_STATE_READY);
 }
@@ -401,15 +425,6 @@ void FakeCluster::MustCreate(const std::string& name, std::vector<int> ranks, v1
 v1::Engine FakeCluster::Describe(const std::string& name) {
   const absl::StatusOr<v1::Engine> engine = control_->DescribeEngine(name);
   return engine.ok() ? *engine : v1::Engine();
-}
-
-bool FakeCluster::AwaitEngineState(const std::string& name, v1::EngineState state) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (Describe(name).state() != state) {
-    if (absl::Now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 }  // namespace regroup

@@ -43,7 +43,8 @@ class FakeWorker final : public v1::Worker::Service {
 
   int rank() const { return ref_.rank; }
 
-  // Waits like a collective: until the engine is aborted here (CANCELLED), or this worker dies.
+  // Waits like a collective: until the engine is aborted here (CANCELLED, "aborted: WHY" or "move
+  // aborted: WHY"), or this worker dies.
   absl::Status AwaitAbort(uint64_t uid);
   // Waits like a command that nothing but a kill ends.
   absl::Status AwaitDeath();
@@ -60,6 +61,7 @@ class FakeWorker final : public v1::Worker::Service {
   bool dead_ ABSL_GUARDED_BY(mutex_) = false;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::string> aborted_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> broken_ ABSL_GUARDED_BY(mutex_);  // aborted, and not only their move
   std::map<uint64_t, v1::EngineSpec> held_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, v1::PrepareMove> moves_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, int64_t> steps_ ABSL_GUARDED_BY(mutex_);
@@ -71,12 +73,15 @@ class FakeCluster {
   // What a worker does instead of, or before, the usual: an error is the answer. May block.
   using Script = std::function<absl::Status(FakeWorker& worker, const v1::Command& command)>;
 
-  explicit FakeCluster(int ranks, const std::vector<std::string>& roots = {});
+  explicit FakeCluster(int ranks, const std::function<void(OperationTiming&)>& change = nullptr);
   ~FakeCluster();
 
   Control& control() { return *control_; }
   RankTable& ranks() { return table_; }
   void SetScript(Script script);
+  // Changes what a worker answers.
+  using Edit = std::function<void(int rank, v1::CommandResult* result)>;
+  void SetEdit(Edit edit);
 
   // As SIGKILL would; the rank comes back with Restart.
   void Kill(int rank);
@@ -92,16 +97,19 @@ class FakeCluster {
   // True if two commands ever ran on one rank at the same time.
   bool overlapped();
 
-  // Requests with the least that is needed.
-  static v1::CreateEngineRequest CreateRequest(const std::string& name, std::vector<int> ranks,
+  // Never the same twice.
+  static std::string NewRequestId();
+  // Requests with the least that is needed, and a new request_id.
+  static v1::CreateEngineRequest CreateRequest(const std::string& name,
+                                               const std::vector<int>& ranks,
                                                v1::Role role = v1::ROLE_TRAIN);
   v1::TrainRequest TrainRequest(const std::string& name, int64_t steps);
 
   // Waits for the end of an operation that was accepted.
   v1::Operation Finish(const absl::StatusOr<v1::Operation>& accepted);
-  void MustCreate(const std::string& name, std::vector<int> ranks, v1::Role role = v1::ROLE_TRAIN);
+  void MustCreate(const std::string& name, const std::vector<int>& ranks,
+                  v1::Role role = v1::ROLE_TRAIN);
   v1::Engine Describe(const std::string& name);
-  bool AwaitEngineState(const std::string& name, v1::EngineState state);
 
  private:
   friend class FakeWorker;
@@ -112,6 +120,7 @@ class FakeCluster {
   };
 
   absl::Status RunScript(FakeWorker& worker, const v1::Command& command);
+  void RunEdit(int rank, v1::CommandResult* result);
   void Note(const std::string& entry);
   void NoteOverlap();
 
@@ -119,13 +128,13 @@ class FakeCluster {
   RankTable table_;
   absl::Mutex mutex_;
   Script script_ ABSL_GUARDED_BY(mutex_);
+  Edit edit_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
   bool overlapped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> killers_ ABSL_GUARDED_BY(mutex_);
   std::string data_file_;
   absl::Mutex slots_mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(slots_mutex_);
-  std::vector<Slot> graveyard_ ABSL_GUARDED_BY(slots_mutex_);
   std::unique_ptr<Control> control_;
 };
 

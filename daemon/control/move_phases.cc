@@ -3,45 +3,70 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "daemon/control/node_memory.h"
 #include "daemon/control/validate.h"
 
 namespace regroup {
 namespace {
 
-// Runs `command` on the members that live, whatever the operation was asked. The first error of one
-// that still lives after it.
-absl::Status Tell(OperationRun& run, uint64_t source, const std::vector<WorkerRef>& members,
-                  const v1::Command& command) {
+// An abort of a move, in whatever phase, never ends the trainer's own groups.
+RankCommands::Options MoveOptions(const OperationRun& run, RankCommands::OnError on_error) {
+  RankCommands::Options options = run.Options(on_error);
+  options.of_move = true;
+  return options;
+}
+
+// Runs `command`, which is local, on the members that live, whatever the operation was asked. One
+// that lives and refuses is in a state that nobody knows: it is killed, and what follows from that
+// follows from a lost rank.
+void Tell(OperationRun& run, const EngineRecord& source, const std::vector<WorkerRef>& members,
+          const v1::Command& command, const std::string& what) {
   std::vector<WorkerRef> living;
   for (const WorkerRef& member : members) {
     if (run.context().ranks().IsAlive(member)) living.push_back(member);
   }
+  RankCommands::Options options = MoveOptions(run, RankCommands::OnError::kNothing);
+  options.timeout = run.LocalTimeout(source.spec);
   const RankCommands::Outcome outcome = run.RunPhase(
-      living, source, [&command](size_t) { return command; },
-      run.Options(RankCommands::OnError::kNothing), run.never());
+      living, source.uid, [&command](size_t) { return command; }, options, run.never());
   for (size_t i = 0; i < outcome.statuses.size(); ++i) {
     const absl::Status& status = outcome.statuses[i].status;
     // A rank that does not know of the move has nothing to do.
     if (status.ok() || absl::IsNotFound(status)) continue;
-    if (run.context().ranks().IsAlive(living[i])) return status;
+    run.commands().KillAndWait(
+        living[i], absl::StrCat("could not ", what, " a move (", status.message(), ")"));
   }
-  return absl::OkStatus();
+}
+
+// Ranks that do not hold the engine keep nothing of it.
+void DropGuests(OperationRun& run, const EngineRecord& source,
+                const std::vector<WorkerRef>& members, const std::vector<WorkerRef>& holders) {
+  std::vector<WorkerRef> guests;
+  for (const WorkerRef& member : members) {
+    if (std::find(holders.begin(), holders.end(), member) == holders.end()) {
+      guests.push_back(member);
+    }
+  }
+  run.commands().Drop(guests, source.uid, source.spec.name());
 }
 
 absl::Status Prepare(OperationRun& run, const EngineRecord& source,
                      const std::vector<WorkerRef>& members, const v1::PrepareMove& prepare) {
   run.SetPhase("prepare");
-  return run
-      .RunPhase(
-          members, source.uid,
-          [&prepare](size_t) {
-            v1::Command command;
-            *command.mutable_prepare_move() = prepare;
-            return command;
-          },
-          run.Options(RankCommands::OnError::kNothing), run.cancellation())
-      .status;
+  const RankCommands::Outcome prepared = run.RunPhase(
+      members, source.uid,
+      [&prepare](size_t) {
+        v1::Command command;
+        *command.mutable_prepare_move() = prepare;
+        return command;
+      },
+      MoveOptions(run, RankCommands::OnError::kNothing), run.cancellation());
+  if (!prepared.status.ok()) return prepared.status;
+  NodeMemory memory;  // all ranks are on one node
+  for (const v1::CommandResult& result : prepared.results) {
+    memory.Add(result.prepare_move().needed_bytes(), result.prepare_move().available_bytes());
+  }
+  return memory.Check();
 }
 
 absl::Status Agree(OperationRun& run, const EngineRecord& source,
@@ -60,14 +85,14 @@ absl::Status Agree(OperationRun& run, const EngineRecord& source,
             *command.mutable_agree_move()->mutable_rendezvous() = *rendezvous;
             return command;
           },
-          run.Options(RankCommands::OnError::kAbortMove), run.cancellation())
+          MoveOptions(run, RankCommands::OnError::kAbort), run.cancellation())
       .status;
 }
 
 absl::StatusOr<MoveTotals> Move(OperationRun& run, const EngineRecord& source,
                                 const std::vector<WorkerRef>& members) {
   run.SetPhase("move");
-  RankCommands::Options options = run.Options(RankCommands::OnError::kAbortMove);
+  RankCommands::Options options = MoveOptions(run, RankCommands::OnError::kAbort);
   options.progress = [&run](int64_t done, int64_t total) { run.SetProgress(done, total); };
   const RankCommands::Outcome moved = run.RunPhase(
       members, source.uid,
@@ -90,13 +115,6 @@ absl::StatusOr<MoveTotals> Move(OperationRun& run, const EngineRecord& source,
 
 }  // namespace
 
-std::string BytesText(int64_t bytes) {
-  if (bytes < 1000) return absl::StrCat(bytes, " B");
-  if (bytes < 1000000) return absl::StrFormat("%.1f kB", bytes / 1e3);
-  if (bytes < 1000000000) return absl::StrFormat("%.1f MB", bytes / 1e6);
-  return absl::StrFormat("%.2f GB", bytes / 1e9);
-}
-
 std::vector<WorkerRef> UnionOfMembers(const std::vector<WorkerRef>& source,
                                       const std::vector<WorkerRef>& destination) {
   std::vector<WorkerRef> result = source;
@@ -108,7 +126,7 @@ std::vector<WorkerRef> UnionOfMembers(const std::vector<WorkerRef>& source,
 
 absl::StatusOr<MoveTotals> MoveUpToCommit(OperationRun& run, const EngineRecord& source,
                                           const std::vector<WorkerRef>& members,
-                                          const v1::PrepareMove& prepare, absl::Status* broken) {
+                                          const v1::PrepareMove& prepare) {
   absl::Status status = Prepare(run, source, members, prepare);
   if (status.ok()) status = Agree(run, source, members);
   if (status.ok()) {
@@ -117,22 +135,25 @@ absl::StatusOr<MoveTotals> MoveUpToCommit(OperationRun& run, const EngineRecord&
     if (status.ok()) status = run.cancellation().status();
     if (status.ok()) return totals;
   }
-  *broken = RollBackMove(run, source.uid, members);
+  RollBackMove(run, source, members);
   return status;
 }
 
-absl::Status CommitMove(OperationRun& run, uint64_t source, const std::vector<WorkerRef>& members) {
+void CommitMove(OperationRun& run, const EngineRecord& source,
+                const std::vector<WorkerRef>& members, const std::vector<WorkerRef>& holders) {
   run.SetPhase("commit");
   v1::Command command;
   command.mutable_commit_move();
-  return Tell(run, source, members, command);
+  Tell(run, source, members, command, "commit");
+  DropGuests(run, source, members, holders);
 }
 
-absl::Status RollBackMove(OperationRun& run, uint64_t source,
-                          const std::vector<WorkerRef>& members) {
+void RollBackMove(OperationRun& run, const EngineRecord& source,
+                  const std::vector<WorkerRef>& members) {
   v1::Command command;
   command.mutable_roll_back_move();
-  return Tell(run, source, members, command);
+  Tell(run, source, members, command, "roll back");
+  DropGuests(run, source, members, source.members);
 }
 
 }  // namespace regroup

@@ -19,26 +19,25 @@ struct MoveTotals {
   int64_t peak_bytes = 0;   // the most on one rank
 };
 
-// For people: "512 B", "1.3 kB", "538.1 MB".
-std::string BytesText(int64_t bytes);
-
 // The source's members, then those of the destination that are not among them: the order in which
 // workers form the move's group. The first is its lead.
 std::vector<WorkerRef> UnionOfMembers(const std::vector<WorkerRef>& source,
                                       const std::vector<WorkerRef>& destination);
 
 // Runs the phases before the commit on `members` (a union, as above), for the engine `source`.
-// Asked to end, it does so between two phases. After an error nothing has changed on any rank that
-// lives; FAILED is left to the caller for ranks that could not roll back (*broken says why, OK
-// otherwise).
+// Asked to end, it does so between two phases. After an error it has rolled back: nothing has
+// changed on any rank that lives.
 absl::StatusOr<MoveTotals> MoveUpToCommit(OperationRun& run, const EngineRecord& source,
                                           const std::vector<WorkerRef>& members,
-                                          const v1::PrepareMove& prepare, absl::Status* broken);
+                                          const v1::PrepareMove& prepare);
 
-// Tells every member that lives. The error is that of a member which could not do it.
-absl::Status CommitMove(OperationRun& run, uint64_t source, const std::vector<WorkerRef>& members);
-absl::Status RollBackMove(OperationRun& run, uint64_t source,
-                          const std::vector<WorkerRef>& members);
+// Tell every member that lives. One that cannot do it is killed, so that its engines fail as those
+// of any lost rank do. Afterwards only `holders` (of a roll-back: the source's members) hold
+// anything of the source.
+void CommitMove(OperationRun& run, const EngineRecord& source,
+                const std::vector<WorkerRef>& members, const std::vector<WorkerRef>& holders);
+void RollBackMove(OperationRun& run, const EngineRecord& source,
+                  const std::vector<WorkerRef>& members);
 
 }  // namespace regroup
 

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/control/node_memory.h"
 #include "daemon/control/operations.h"
 #include "daemon/control/validate.h"
 
@@ -29,6 +30,11 @@ absl::Status Prepare(OperationRun& run, EngineRecord& engine) {
       },
       run.Options(RankCommands::OnError::kNothing), run.cancellation());
   if (!prepared.status.ok()) return prepared.status;
+  NodeMemory memory;  // all ranks are on one node
+  for (const v1::CommandResult& each : prepared.results) {
+    memory.Add(each.prepare_engine().needed_bytes(), each.prepare_engine().available_bytes());
+  }
+  if (absl::Status status = memory.Check(); !status.ok()) return status;
   const v1::PrepareEngineResult& result = prepared.results.front().prepare_engine();
   if (engine.spec.dtype() == v1::DTYPE_UNSPECIFIED) engine.spec.set_dtype(result.dtype());
   return run.engines().Apply(engine.uid, EngineEvent::kForm, [&](EngineRecord& record) {
@@ -46,7 +52,7 @@ absl::Status Form(OperationRun& run, const EngineRecord& engine) {
   const absl::StatusOr<v1::Rendezvous> rendezvous = run.commands().OpenRendezvous(
       engine.members.front(), engine.uid, /*attempt=*/1, TimeoutOf(engine.spec));
   if (!rendezvous.ok()) return rendezvous.status();
-  RankCommands::Options options = run.Options(RankCommands::OnError::kAbortEngine);
+  RankCommands::Options options = run.Options(RankCommands::OnError::kAbort);
   options.abort_when_cancelled = true;
   options.progress = [&run](int64_t done, int64_t total) {
     run.SetPhase("load");

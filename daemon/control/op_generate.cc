@@ -32,6 +32,7 @@ std::vector<Part> Deal(const std::vector<WorkerRef>& members, int64_t rows) {
 
 std::vector<WorkerRef> MembersOf(const std::vector<Part*>& parts) {
   std::vector<WorkerRef> members;
+  members.reserve(parts.size());
   for (const Part* part : parts) members.push_back(part->member);
   return members;
 }
@@ -81,6 +82,8 @@ class Generation {
   // Frees the ranks' caches, cancelled or not.
   void End() {
     const std::vector<Part*> parts = Parts();
+    RankCommands::Options options = run_.Options(RankCommands::OnError::kNothing);
+    options.timeout = run_.LocalTimeout(engine_.spec);
     const RankCommands::Outcome ignored = run_.RunPhase(
         MembersOf(parts), engine_.uid,
         [](size_t) {
@@ -88,7 +91,7 @@ class Generation {
           command.mutable_end_generation();
           return command;
         },
-        run_.Options(RankCommands::OnError::kNothing), run_.never());
+        options, run_.never());
   }
 
   bool finished() const {
@@ -190,9 +193,17 @@ absl::Status RunGenerate(OperationRun& run, uint64_t uid, const v1::GenerateRequ
     }
   }
   generation.End();
-  // Cancelled by hand: what there is, is the answer. (A client that is gone gets nothing.)
-  const bool answer = status.ok() || (absl::IsCancelled(status) && run.phase() == "decode");
-  if (answer && !emit(generation.Result()) && status.ok()) {
+  // Cancelled: what there is, is the answer, and if by hand, a good one. A client that is gone gets
+  // nothing.
+  const bool cancelled = absl::IsCancelled(status) &&
+                         absl::IsCancelled(run.cancellation().status()) &&
+                         !run.cancellation().cancelled_by(CancelledBy::kClient);
+  if (cancelled) {
+    run.SetDetail(std::string(run.cancellation().status().message()));
+    status = run.cancellation().cancelled_by(CancelledBy::kRequest) ? absl::OkStatus()
+                                                                    : run.cancellation().status();
+  }
+  if ((status.ok() || cancelled) && !emit(generation.Result()) && status.ok()) {
     status = run.WhyUnheard();
   }
   run.RefreshEngine(uid);

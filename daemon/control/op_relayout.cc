@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/control/move_phases.h"
+#include "daemon/control/node_memory.h"
 #include "daemon/control/operations.h"
 #include "proto/rpc_status.h"
 
@@ -13,12 +14,6 @@ namespace {
 
 absl::Status CheckMovable(const EngineRecord& engine, const v1::RelayoutEngineRequest& request) {
   if (absl::Status status = CheckReady(engine); !status.ok()) return status;
-  if (engine.spec.role() != v1::ROLE_TRAIN) {
-    return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("engine ", engine.spec.name(),
-                                  " is an inference engine; allowed: relayout of a trainer"),
-                     v1::ERROR_REASON_INVALID_FIELD);
-  }
   if (request.expected_generation() != 0 && request.expected_generation() != engine.generation) {
     return MakeError(
         absl::StatusCode::kAborted,
@@ -65,8 +60,7 @@ absl::Status RunRelayout(OperationRun& run, uint64_t uid,
   prepare.set_staging_bytes(request.staging_bytes());
   const std::vector<WorkerRef> members = UnionOfMembers(engine.members, *destination);
 
-  absl::Status broken;
-  const absl::StatusOr<MoveTotals> totals = MoveUpToCommit(run, engine, members, prepare, &broken);
+  const absl::StatusOr<MoveTotals> totals = MoveUpToCommit(run, engine, members, prepare);
   absl::Status status = totals.status();
   if (status.ok()) {
     // The decision: from here on the new layout is the engine's, whoever dies.
@@ -75,24 +69,20 @@ absl::Status RunRelayout(OperationRun& run, uint64_t uid,
       record.members = *destination;
       ++record.generation;
     });
-    if (!status.ok()) broken = RollBackMove(run, uid, members);  // it failed, or is being deleted
+    if (!status.ok()) RollBackMove(run, engine, members);  // it failed, or is being deleted
   }
   if (!status.ok()) {
-    if (!broken.ok()) run.context().FailEngine(uid, broken);
     run.engines().Apply(uid, EngineEvent::kMoveFailed).IgnoreError();
     run.context().FailIfMemberLost(uid);
     return EngineError(status, engine, run.phase());
   }
-  if (absl::Status committed = CommitMove(run, uid, members); !committed.ok()) {
-    run.context().FailEngine(uid, committed);
-    return EngineError(committed, engine, run.phase());
-  }
+  CommitMove(run, engine, members, *destination);
   run.RefreshEngine(uid);
   run.SetPeakBytes(totals->peak_bytes);
   run.SetDetail(absl::StrFormat("%d -> %d ranks, %s moved", engine.members.size(),
                                 destination->size(), BytesText(totals->bytes_moved)));
   run.context().FailIfMemberLost(uid);
-  return absl::OkStatus();
+  return EngineError(run.FailureOf(uid), engine, run.phase());
 }
 
 }  // namespace regroup

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/control/move_phases.h"
+#include "daemon/control/node_memory.h"
 #include "daemon/control/operations.h"
 #include "proto/rpc_status.h"
 
@@ -60,18 +61,12 @@ absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destinatio
   prepare.set_staging_bytes(64 << 20);
   const std::vector<WorkerRef> members = UnionOfMembers(source.members, destination.members);
 
-  absl::Status broken;
-  const absl::StatusOr<MoveTotals> totals = MoveUpToCommit(run, source, members, prepare, &broken);
-  if (!totals.ok()) {
-    if (!broken.ok()) {
-      run.context().FailEngine(source_uid, broken);
-      run.context().FailEngine(destination_uid, broken);
-    }
-    return EngineError(totals.status(), destination, run.phase());
-  }
-  if (absl::Status committed = CommitMove(run, source_uid, members); !committed.ok()) {
-    run.context().FailEngine(destination_uid, committed);
-    return EngineError(committed, destination, run.phase());
+  const absl::StatusOr<MoveTotals> totals = MoveUpToCommit(run, source, members, prepare);
+  if (!totals.ok()) return EngineError(totals.status(), destination, run.phase());
+  CommitMove(run, source, members, source.members);
+  run.context().FailIfMemberLost(destination_uid);
+  if (absl::Status failure = run.FailureOf(destination_uid); !failure.ok()) {
+    return EngineError(failure, destination, run.phase());
   }
   run.engines().Update(destination_uid, [&](EngineRecord& record) {
     record.step = source.step;

@@ -1,52 +1,64 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/control/operations.h"
+#include "proto/rpc_status.h"
 
 namespace regroup {
 namespace {
 
-// Local: a bad file or row shows before any step.
+// Local: a bad file or row shows before any step, and so does a file that is another one on another
+// rank.
 absl::Status Check(OperationRun& run, const EngineRecord& engine, const v1::TrainRequest& request) {
   run.SetPhase("check");
-  return run
-      .RunPhase(
-          engine.members, engine.uid,
-          [&request](size_t) {
-            v1::Command command;
-            v1::CheckTraining& check = *command.mutable_check_training();
-            check.set_data(request.data());
-            check.set_steps(request.steps());
-            check.set_batch(request.batch());
-            check.set_seq(request.seq());
-            check.set_accumulate(request.accumulate());
-            return command;
-          },
-          run.Options(RankCommands::OnError::kNothing), run.cancellation())
-      .status;
+  const RankCommands::Outcome checked = run.RunPhase(
+      engine.members, engine.uid,
+      [&request](size_t) {
+        v1::Command command;
+        v1::CheckTraining& check = *command.mutable_check_training();
+        check.set_data(request.data());
+        check.set_steps(request.steps());
+        check.set_batch(request.batch());
+        check.set_seq(request.seq());
+        check.set_accumulate(request.accumulate());
+        return command;
+      },
+      run.Options(RankCommands::OnError::kNothing), run.cancellation());
+  if (!checked.status.ok()) return checked.status;
+  const std::string& first = checked.results.front().check_training().digest();
+  v1::ErrorDetail detail;
+  for (size_t i = 1; i < checked.results.size(); ++i) {
+    if (checked.results[i].check_training().digest() != first) {
+      detail.add_ranks(engine.members[i].rank);
+    }
+  }
+  if (detail.ranks().empty()) return absl::OkStatus();
+  detail.set_reason(v1::ERROR_REASON_RANKS_DISAGREE);
+  return MakeError(absl::StatusCode::kAborted,
+                   absl::StrCat("--data=", request.data(),
+                                ": ranks disagree: ", absl::StrJoin(detail.ranks(), ","),
+                                " see another file than rank ", engine.members.front().rank,
+                                "; allowed: one file, the same on every rank"),
+                   detail);
 }
 
-// One step on all ranks, and what it did to the engine. An error after the step began has broken
-// the engine.
+// One step on all ranks, and what it did to the engine.
 absl::StatusOr<v1::TrainRecord> Step(OperationRun& run, const EngineRecord& engine) {
   const absl::Time start = absl::Now();
-  const absl::StatusOr<TicketQueue::Ticket> ticket =
-      run.commands().TakeTicket(engine.members, run.cancellation());
-  if (!ticket.ok()) return ticket.status();
-  const RankCommands::Outcome outcome = run.commands().Run(
-      *ticket, engine.members, engine.uid,
+  const RankCommands::Outcome outcome = run.RunPhase(
+      engine.members, engine.uid,
       [](size_t) {
         v1::Command command;
         command.mutable_train_step();
         return command;
       },
-      run.Options(RankCommands::OnError::kAbortEngine), run.cancellation());
-  if (!outcome.status.ok()) {
-    run.context().FailEngine(engine.uid, outcome.status);
-    return outcome.status;
-  }
+      run.Options(RankCommands::OnError::kAbortIfBroken), run.cancellation());
+  if (outcome.engine_broken) run.context().FailEngine(engine.uid, outcome.status);
+  if (!outcome.status.ok()) return outcome.status;
   const v1::TrainStepResult& result = outcome.results.front().train_step();
   v1::TrainRecord record = result.record();
+  record.set_operation(run.id());
   if (record.seconds() == 0) record.set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
   run.engines().Update(engine.uid, [&](EngineRecord& now) {
     now.step = record.step();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/control/validate.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -107,6 +108,16 @@ void OperationRun::SetDetail(const std::string& text) {
   context_->operations().Update(id_, [&](v1::Operation& op) { op.set_detail(text); });
 }
 
+absl::Duration OperationRun::LocalTimeout(const v1::EngineSpec& spec) const {
+  return TimeoutOf(spec) + context_->timing().commands.local_margin;
+}
+
+absl::Status OperationRun::FailureOf(uint64_t uid) {
+  const absl::optional<EngineRecord> engine = engines().Get(uid);
+  if (!engine.has_value() || engine->state != v1::ENGINE_STATE_FAILED) return absl::OkStatus();
+  return engine->failure;
+}
+
 RankCommands::Options OperationRun::Options(RankCommands::OnError on_error) const {
   RankCommands::Options options;
   options.on_error = on_error;
@@ -140,8 +151,13 @@ absl::StatusOr<OperationRun::Lock> OperationRun::LockEngines(const std::string& 
   Lock lock(context_, engines_, *std::move(ticket));
   for (uint64_t uid : engines_) {
     if (!engines().Get(uid).has_value()) {
-      return MakeError(absl::StatusCode::kNotFound, "the engine was deleted before its turn",
-                       v1::ERROR_REASON_CANCELLED);
+      v1::ErrorDetail detail;
+      detail.set_reason(v1::ERROR_REASON_CANCELLED);
+      const absl::StatusOr<v1::Operation> operation = context_->operations().Get(id_);
+      if (operation.ok()) detail.set_engine(operation->engine());
+      return MakeError(absl::StatusCode::kNotFound,
+                       absl::StrCat("engine ", detail.engine(), " was deleted before its turn"),
+                       detail);
     }
     engines().Update(uid, [&](EngineRecord& engine) { engine.activity = activity; });
   }

@@ -22,9 +22,10 @@ namespace regroup {
 
 struct OperationTiming {
   absl::Duration ready_wait = absl::Seconds(30);  // for ranks that start, when an engine wants them
-  absl::Duration delete_cancel =
-      absl::Seconds(5);  // what runs may end by itself, then it is aborted,
-  absl::Duration delete_abort = absl::Seconds(5);  // and after this its workers are killed
+  // What runs on a deleted engine may end by itself, then it is aborted, and in the end its workers
+  // are killed: late, as they may hold other engines.
+  absl::Duration delete_cancel = absl::Seconds(5);
+  absl::Duration delete_abort = absl::Seconds(30);
   absl::Duration generate_progress = absl::Milliseconds(200);  // between two messages
   RankCommands::Timing commands;
 };
@@ -47,13 +48,12 @@ class OperationContext {
   EngineRegistry& engines() { return engines_; }
   OperationTable& operations() { return operations_; }
   RankCommands& commands() { return commands_; }
-  TicketQueue& engine_locks() {
-    return engine_locks_;
-  }  // by uid: one operation at a time on an engine
+  // By uid: one operation at a time on an engine.
+  TicketQueue& engine_locks() { return engine_locks_; }
   TaskGroup& tasks() { return tasks_; }
 
-  // READY or MOVING -> FAILED(reason); then, once what runs on it has ended, frees its ranks.
-  // Nothing if it is in another state. Does not block.
+  // READY or MOVING -> FAILED(reason); asks what runs on it to end, and frees its ranks: whatever
+  // is asked of them later comes after that. Nothing if it is in another state. Does not block.
   void FailEngine(uint64_t uid, const absl::Status& reason);
 
   // FailEngine for each engine that the lost process held.
@@ -92,6 +92,14 @@ class OperationRun {
   void SetPeakBytes(int64_t bytes);
   void SetDetail(const std::string& text);
   const std::string& phase() const { return phase_; }
+
+  const std::string& id() const { return id_; }
+
+  // Within which a worker does what waits for nobody.
+  absl::Duration LocalTimeout(const v1::EngineSpec& spec) const;
+
+  // OK, or what has become of the engine that this operation leaves: why it is FAILED.
+  absl::Status FailureOf(uint64_t uid);
 
   // Options of a command for this operation's engines.
   RankCommands::Options Options(RankCommands::OnError on_error) const;

@@ -46,17 +46,25 @@ std::map<int64_t, OperationTable::Watcher> OperationTable::Changed(Entry& entry)
 }
 
 std::string OperationTable::Start(Plan plan) {
-  absl::MutexLock lock(&mutex_);
-  const int64_t number = ++last_number_;
-  Entry& entry = entries_[number];
-  entry.operation.set_id(IdOf(number));
-  entry.operation.set_kind(plan.kind);
-  entry.operation.set_engine(plan.engine);
-  entry.operation.set_phase("queued");
-  entry.operation.set_version(1);
-  entry.plan = std::move(plan);
-  entry.started = absl::Now();
-  return entry.operation.id();
+  const std::shared_ptr<Cancellation> cancellation = plan.cancellation;
+  std::string id;
+  absl::Status closing;
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t number = ++last_number_;
+    id = IdOf(number);
+    Entry& entry = entries_[number];
+    entry.operation.set_id(id);
+    entry.operation.set_kind(plan.kind);
+    entry.operation.set_engine(plan.engine);
+    entry.operation.set_phase("queued");
+    entry.operation.set_version(1);
+    entry.plan = std::move(plan);
+    entry.started = absl::Now();
+    closing = closing_;
+  }
+  if (!closing.ok() && cancellation != nullptr) cancellation->Cancel(closing);
+  return id;
 }
 
 void OperationTable::Update(const std::string& id, absl::FunctionRef<void(v1::Operation&)> change) {
@@ -145,7 +153,7 @@ absl::StatusOr<v1::Operation> OperationTable::Cancel(const std::string& id,
                                   operation.done() ? "is done" : "cannot be cancelled"),
                      v1::ERROR_REASON_INVALID_FIELD);
   }
-  cancellation->Cancel(why);
+  cancellation->Cancel(why, CancelledBy::kRequest);
   return operation;
 }
 
@@ -168,6 +176,7 @@ void OperationTable::CancelAll(const absl::Status& why) {
   std::vector<std::shared_ptr<Cancellation>> cancellations;
   {
     absl::MutexLock lock(&mutex_);
+    closing_ = why;
     for (const auto& entry : entries_) {
       if (entry.second.plan.cancellation != nullptr) {
         cancellations.push_back(entry.second.plan.cancellation);

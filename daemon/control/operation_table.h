@@ -34,7 +34,7 @@ class OperationTable {
     std::shared_ptr<Cancellation> cancellation;  // nullptr: it cannot be cancelled
   };
 
-  // Enters a running operation; returns its id.
+  // Enters a running operation; returns its id. After CancelAll it is asked to end at once.
   std::string Start(Plan plan);
 
   // Changes a running operation. `change` must leave id, done and version alone.
@@ -52,7 +52,7 @@ class OperationTable {
   absl::StatusOr<v1::Operation> Cancel(const std::string& id, const absl::Status& why);
   // Asks all that work on the engine to end; those that cannot be cancelled go on.
   void CancelOn(uint64_t engine_uid, const absl::Status& why);
-  void CancelAll(const absl::Status& why);
+  void CancelAll(const absl::Status& why);  // and all to come
 
   // Follows one operation: returns it if it is newer than `after` (a version; 0 = any), else
   // nullopt, and then `changed` is called once, with the next version, on the thread that changes
@@ -77,6 +77,7 @@ class OperationTable {
   static std::map<int64_t, Watcher> Changed(Entry& entry);
 
   mutable absl::Mutex mutex_;
+  absl::Status closing_ ABSL_GUARDED_BY(mutex_);  // why all are cancelled; OK: they are not
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_watch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by number

@@ -63,6 +63,7 @@ TEST(OperationTable, Cancel_ReachesWhatRunsAndRefusesWhatIsDone) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(table.Cancel(train, CancelledError("by hand")).ok());
   EXPECT_EQ(one->status().message(), "by hand");
+  EXPECT_TRUE(one->cancelled_by(CancelledBy::kRequest));
   table.CancelOn(9, CancelledError("other"));
   EXPECT_FALSE(two->cancelled());
   table.CancelOn(8, CancelledError("deleted"));
@@ -72,6 +73,14 @@ TEST(OperationTable, Cancel_ReachesWhatRunsAndRefusesWhatIsDone) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(table.Cancel("op-77", CancelledError("x")).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST(OperationTable, Start_AfterCancelAll_IsCancelledAtOnce) {
+  OperationTable table;
+  table.CancelAll(StoppingError());
+  auto late = std::make_shared<Cancellation>();
+  table.Start(Plan("train", {7}, late));
+  EXPECT_EQ(late->status(), StoppingError());
 }
 
 TEST(OperationTable, Watch_SeesEachNewVersionOnceAndTheEnd) {

@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/types/optional.h"
 #include "proto/rpc_status.h"
+#include "spdlog/spdlog.h"
 
 namespace regroup {
 namespace {
@@ -26,15 +27,26 @@ bool IsLost(const RankStatus& answer) {
 
 // Smaller is more telling.
 int Precedence(const RankStatus& answer) {
-  if (answer.status.ok()) return 4;
+  if (answer.status.ok()) return 5;
   if (IsLost(answer)) return 0;
-  if (absl::IsCancelled(answer.status)) return 3;
-  if (absl::IsDeadlineExceeded(answer.status) || absl::IsUnavailable(answer.status)) return 2;
-  return 1;
+  if (absl::IsDeadlineExceeded(answer.status)) return 1;
+  if (absl::IsUnavailable(answer.status)) return 2;
+  return absl::IsCancelled(answer.status) ? 4 : 3;
+}
+
+// A worker's own errors carry a detail; others are of the call itself.
+bool IsOfCall(const absl::Status& status) { return !status.ok() && !DetailOf(status).has_value(); }
+
+// Whether the engine cannot go on after it.
+bool IsBroken(const RankStatus& answer) {
+  if (answer.status.ok()) return false;
+  const auto detail = DetailOf(answer.status);
+  return !detail.has_value() || detail->engine_broken() || IsLost(answer);
 }
 
 std::vector<int64_t> KeysOf(const std::vector<WorkerRef>& members) {
   std::vector<int64_t> keys;
+  keys.reserve(members.size());
   for (const WorkerRef& member : members) keys.push_back(member.rank);
   return keys;
 }
@@ -59,13 +71,16 @@ struct RankCommands::Gathering {
   std::vector<absl::optional<absl::StatusOr<v1::CommandResult>>> answers ABSL_GUARDED_BY(mutex);
   size_t pending ABSL_GUARDED_BY(mutex);
   absl::Time first_error ABSL_GUARDED_BY(mutex) = absl::InfiniteFuture();
+  absl::Time first_broken ABSL_GUARDED_BY(mutex) = absl::InfiniteFuture();
   bool rank_lost ABSL_GUARDED_BY(mutex) = false;
 
   void Put(size_t i, absl::StatusOr<v1::CommandResult> answer) {
     absl::MutexLock lock(&mutex);
     if (!answer.ok()) {
       first_error = std::min(first_error, absl::Now());
-      rank_lost = rank_lost || IsLost({members[i].rank, answer.status()});
+      const RankStatus status{members[i].rank, answer.status()};
+      if (IsBroken(status)) first_broken = std::min(first_broken, absl::Now());
+      rank_lost = rank_lost || IsLost(status);
     }
     answers[i] = std::move(answer);
     --pending;
@@ -112,8 +127,21 @@ absl::StatusOr<TicketQueue::Ticket> RankCommands::TakeTicket(const std::vector<W
   return tickets_.Acquire(KeysOf(members), cancellation);
 }
 
+void RankCommands::Kill(const WorkerRef& member, const std::string& reason) {
+  spdlog::warn("rank {}: it {}; killing it", member.rank, reason);
+  killer_(member, reason);
+}
+
+void RankCommands::KillAndWait(const WorkerRef& member, const std::string& reason) {
+  if (!ranks_->IsAlive(member)) return;
+  Kill(member, reason);
+  ranks_->AwaitLost(member, absl::Now() + timing_.stuck);
+}
+
 // Also to those that have answered: the meeting place of the others may be theirs.
 void RankCommands::Abort(const Running& running, const std::string& reason) {
+  spdlog::info("ending {} of engine {}: {}",
+               running.move_only ? "the move" : "what runs on all ranks", running.uid, reason);
   for (const WorkerRef& member : running.gathering->members) {
     const auto client = ranks_->Find(member);
     if (!client.ok()) continue;
@@ -126,7 +154,7 @@ void RankCommands::Abort(const Running& running, const std::string& reason) {
 }
 
 void RankCommands::KillPending(const Running& running, const std::string& reason) {
-  for (const WorkerRef& member : running.gathering->Pending()) killer_(member, reason);
+  for (const WorkerRef& member : running.gathering->Pending()) Kill(member, reason);
 }
 
 void RankCommands::ReportProgress(const std::vector<WorkerRef>& members, uint64_t uid,
@@ -150,10 +178,11 @@ RankCommands::Outcome RankCommands::Run(const TicketQueue::Ticket& ticket,
   std::list<Running>::iterator entry;
   {
     absl::MutexLock lock(&mutex_);
-    entry = running_.insert(
-        running_.end(), {uid, options.engines, options.on_error == OnError::kAbortMove, gathering});
+    entry = running_.insert(running_.end(), {uid, options.engines, options.of_move, gathering});
   }
   const Running running = *entry;
+  const absl::Duration timeout =
+      options.timeout > absl::ZeroDuration() ? options.timeout : timing_.command;
   for (size_t i = 0; i < members.size(); ++i) {
     const auto client = ranks_->Find(members[i]);
     if (!client.ok()) {
@@ -162,7 +191,7 @@ RankCommands::Outcome RankCommands::Run(const TicketQueue::Ticket& ticket,
     }
     v1::Command command = make(i);
     command.set_engine_uid(uid);
-    (*client)->Execute(std::move(command), timing_.command,
+    (*client)->Execute(std::move(command), timeout,
                        [gathering, i](absl::StatusOr<v1::CommandResult> answer) {
                          gathering->Put(i, std::move(answer));
                        });
@@ -175,25 +204,26 @@ RankCommands::Outcome RankCommands::Run(const TicketQueue::Ticket& ticket,
   absl::Time aborted = absl::InfiniteFuture();
   bool killed = false;
   while (true) {
-    std::string abort_reason;
+    absl::optional<std::string> abort_reason;
     {
       absl::MutexLock lock(&gathering->mutex);
       if (gathering->pending == 0) break;
       gathering->changed.WaitWithTimeout(&gathering->mutex, kLook);
       if (gathering->pending == 0) break;
-      const bool failed =
-          gathering->rank_lost || absl::Now() >= gathering->first_error + timing_.abort_grace;
+      const absl::Time first = options.on_error == OnError::kAbortIfBroken ? gathering->first_broken
+                                                                           : gathering->first_error;
+      const bool failed = gathering->rank_lost || absl::Now() >= first + timing_.abort_grace;
       if (options.on_error != OnError::kNothing && failed) {
         abort_reason = std::string(ChooseError(gathering->Statuses()).message());
       }
     }
-    if (abort_reason.empty() && options.abort_when_cancelled) {
+    if (!abort_reason.has_value() && options.abort_when_cancelled && cancellation.cancelled()) {
       abort_reason = std::string(cancellation.status().message());
     }
     const absl::Time now = absl::Now();
-    if (!abort_reason.empty() && aborted == absl::InfiniteFuture()) {
+    if (abort_reason.has_value() && aborted == absl::InfiniteFuture()) {
       aborted = now;
-      Abort(running, abort_reason);
+      Abort(running, *abort_reason);
     }
     if (!killed && now >= aborted + timing_.stuck) {
       killed = true;
@@ -208,11 +238,25 @@ RankCommands::Outcome RankCommands::Run(const TicketQueue::Ticket& ticket,
   }
 
   Outcome outcome;
-  absl::MutexLock lock(&gathering->mutex);
-  outcome.aborted = aborted != absl::InfiniteFuture();
-  outcome.statuses = gathering->Statuses();
+  {
+    absl::MutexLock lock(&gathering->mutex);
+    outcome.statuses = gathering->Statuses();
+  }
+  outcome.engine_broken = aborted != absl::InfiniteFuture();
+  for (size_t i = 0; i < members.size(); ++i) {
+    RankStatus& answer = outcome.statuses[i];
+    if (absl::IsDeadlineExceeded(answer.status) && IsOfCall(answer.status)) {
+      KillAndWait(members[i],
+                  absl::StrCat("did not end a command within ", absl::FormatDuration(timeout)));
+      if (const auto client = ranks_->Find(members[i]); !client.ok()) {
+        answer.status = client.status();
+      }
+    }
+    outcome.engine_broken = outcome.engine_broken || IsBroken(answer);
+  }
   outcome.status = ChooseError(outcome.statuses);
   if (!outcome.status.ok()) return outcome;
+  absl::MutexLock lock(&gathering->mutex);
   for (auto& answer : gathering->answers) outcome.results.push_back(**std::move(answer));
   return outcome;
 }
@@ -274,8 +318,8 @@ void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid
           command, timing_.drop,
           [this, member, engine, one_less, held](const absl::StatusOr<v1::CommandResult>& answer) {
             if (absl::IsDeadlineExceeded(answer.status())) {
-              killer_(member, absl::StrCat("did not drop engine ", engine, " within ",
-                                           absl::FormatDuration(timing_.drop)));
+              Kill(member, absl::StrCat("did not drop engine ", engine, " within ",
+                                        absl::FormatDuration(timing_.drop)));
             }
             held->Release();
             one_less();

@@ -27,9 +27,9 @@ struct RankStatus {
   absl::Status status;
 };
 
-// The error of a command that failed on some ranks: a lost rank's before all, then causes before
-// their consequences (timeouts, broken connections, cancellations), then the order given. OK if all
-// are.
+// The error of a command that failed on some ranks: a lost rank's before all, then a timeout, which
+// names who did not come, then other UNAVAILABLE ones, then the rest in the order given;
+// cancellations last. OK if all are.
 absl::Status ChooseError(absl::Span<const RankStatus> statuses);
 
 // Thread safe.
@@ -40,7 +40,8 @@ class RankCommands {
     absl::Duration abort_grace =
         absl::Seconds(2);                      // from a rank's error to the abort of the others
     absl::Duration stuck = absl::Seconds(60);  // from an abort to the kill of who does not return
-    absl::Duration drop = absl::Seconds(5);    // for DropEngine, once it is the engine's turn
+    absl::Duration drop = absl::Seconds(60);   // for DropEngine, once it is the engine's turn
+    absl::Duration local_margin = absl::Seconds(30);  // for local phases, beyond the timeout
     absl::Duration refresh = absl::Seconds(2);
     absl::Duration rendezvous_margin = absl::Seconds(5);  // beyond the engine's timeout
   };
@@ -50,21 +51,26 @@ class RankCommands {
   RankCommands(RankTable* ranks, Timing timing, Killer killer);
   ~RankCommands();  // waits for drops under way
 
-  // What to end on all ranks when one fails: the ranks of a collective wait for each other. Those
-  // that are not to blame get a moment to find out by themselves, unless a rank is lost.
-  enum class OnError { kNothing, kAbortEngine, kAbortMove };
+  // Whether to end it on all ranks when one fails: the ranks of a collective wait for each other.
+  // Those that are not to blame get a moment to find out by themselves, unless a rank is lost.
+  // kAbortIfBroken: only after an error that breaks the engine; others are agreed on.
+  enum class OnError { kNothing, kAbort, kAbortIfBroken };
   struct Options {
     OnError on_error = OnError::kNothing;
-    bool abort_when_cancelled = false;  // else a command that runs is waited for
+    bool of_move = false;  // an abort, whoever asks for it, leaves the engine's own groups alone
+    absl::Duration timeout = absl::ZeroDuration();  // of the calls; 0 = Timing.command
+    bool abort_when_cancelled = false;              // else a command that runs is waited for
     std::vector<uint64_t>
         engines;  // that this works for: AbortRunning and KillRunning find it by them
     std::function<void(int64_t done, int64_t total)>
         progress;  // bytes over all ranks, a few times a second
   };
   struct Outcome {
-    absl::Status status;                     // ChooseError of all
-    std::vector<RankStatus> statuses;        // of each member, in order
-    bool aborted = false;                    // what they waited for was ended, as the options say
+    absl::Status status;               // ChooseError of all
+    std::vector<RankStatus> statuses;  // of each member, in order
+    // What they waited for was ended, or a rank is lost, did not answer, or says so: the engine
+    // cannot go on. (A move that was ended breaks nothing.)
+    bool engine_broken = false;
     std::vector<v1::CommandResult> results;  // of each member, in order; empty unless OK
   };
 
@@ -73,7 +79,8 @@ class RankCommands {
                                                  Cancellation& cancellation);
 
   // Runs make(i) on members[i], for the engine `uid` (the source of a move). Blocks until every
-  // member has answered or is lost. `ticket` covers the members.
+  // member has answered or is lost. `ticket` covers the members. A worker that does not answer in
+  // time is killed, and lost before this returns: it may still be at it.
   Outcome Run(const TicketQueue::Ticket& ticket, const std::vector<WorkerRef>& members,
               uint64_t uid, absl::FunctionRef<v1::Command(size_t)> make, const Options& options,
               Cancellation& cancellation);
@@ -87,7 +94,11 @@ class RankCommands {
   // called once all have, on any thread.
   void DropAsync(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine,
                  std::function<void()> dropped);
-  // The same; blocks until all have.
+  // Kills that process, which does not do what it is told, and waits for its end, at most
+  // Timing.stuck.
+  void KillAndWait(const WorkerRef& member, const std::string& reason);
+
+  // DropAsync; blocks until all have.
   void Drop(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine);
 
   // Ends what the commands that run for the engine wait for.
@@ -103,6 +114,7 @@ class RankCommands {
   struct Gathering;
   struct Running;
 
+  void Kill(const WorkerRef& member, const std::string& reason);
   void Abort(const Running& running, const std::string& reason);
   void KillPending(const Running& running, const std::string& reason);
   void ReportProgress(const std::vector<WorkerRef>& members, uint64_t uid,

@@ -26,7 +26,7 @@ absl::StatusOr<absl::optional<v1::Operation>> RequestLog::Find(
     const std::string& id, const google::protobuf::Message& request, absl::Time now) {
   Forget(now);
   const auto entry = entries_.find(id);
-  if (id.empty() || entry == entries_.end()) return absl::optional<v1::Operation>();
+  if (entry == entries_.end()) return absl::optional<v1::Operation>();
   if (entry->second.request != DigestOf(request)) {
     return MakeError(absl::StatusCode::kAlreadyExists,
                      absl::StrCat("request_id '", id, "' was used for another request (",
@@ -39,7 +39,6 @@ absl::StatusOr<absl::optional<v1::Operation>> RequestLog::Find(
 
 void RequestLog::Remember(const std::string& id, const google::protobuf::Message& request,
                           const v1::Operation& answer, absl::Time now) {
-  if (id.empty()) return;
   entries_[id] = {DigestOf(request), answer};
   ages_.push_back({now, id});
   Forget(now);

@@ -21,7 +21,7 @@ class RequestLog {
   static constexpr absl::Duration kKept = absl::Hours(24);
   static constexpr size_t kMost = 100000;  // the oldest are forgotten earlier than that
 
-  // The first answer to `request` under `id`; nullopt if the id is new (or ""). Errors:
+  // The first answer to `request` under `id`; nullopt if the id is new. Errors:
   // ALREADY_EXISTS, the id was used for another request.
   absl::StatusOr<absl::optional<v1::Operation>> Find(const std::string& id,
                                                      const google::protobuf::Message& request,

@@ -53,12 +53,5 @@ TEST(RequestLog, Remember_TooMany_ForgetsTheOldest) {
   EXPECT_TRUE(log.Find("r1", Delete("a"), now)->has_value());
 }
 
-TEST(RequestLog, Find_EmptyId_IsNeverRemembered) {
-  RequestLog log;
-  const absl::Time now = absl::FromUnixSeconds(1000);
-  log.Remember("", Delete("a"), Answer("op-1"), now);
-  EXPECT_FALSE(log.Find("", Delete("a"), now)->has_value());
-}
-
 }  // namespace
 }  // namespace regroup

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -26,6 +27,14 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
   explicit StreamWriter(std::shared_ptr<Cancellation> cancellation)
       : cancellation_(std::move(cancellation)) {}
 
+  // Sends `key: value` at once, ahead of all messages. Before the first Push, at most once.
+  void SendMetadata(grpc::CallbackServerContext* context, const std::string& key,
+                    const std::string& value) {
+    absl::MutexLock lock(&mutex_);
+    context->AddInitialMetadata(key, value);
+    this->StartSendInitialMetadata();
+  }
+
   // Queues a message; waits while kMostQueued are queued, so that a slow reader costs no memory.
   // False once the client is gone, or the cancellation came while it waited.
   bool Push(T message) {
@@ -42,30 +51,34 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
     return true;
   }
 
-  // Ends the stream once what is queued is sent.
+  // Ends the stream once what is queued is sent. This may be gone when it returns.
   void Close(const absl::Status& status) {
+    const grpc::Status outcome = ToGrpc(status);
     {
       absl::MutexLock lock(&mutex_);
       closed_ = true;
-      outcome_ = ToGrpc(status);
-      WriteNext();
+      outcome_ = outcome;
+      if (!IsDone()) return;
     }
-    FinishIfDone();
+    this->Finish(outcome);
   }
 
   void OnWriteDone(bool ok) override {
+    grpc::Status outcome;
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
       queue_.pop_front();
       if (!ok) Gone();
       WriteNext();
+      if (!IsDone()) return;
+      outcome = outcome_;
     }
-    FinishIfDone();
+    this->Finish(outcome);
   }
 
   void OnCancel() override {
-    cancellation_->Cancel(CancelledError("the client went away"));
+    cancellation_->Cancel(CancelledError("the client went away"), CancelledBy::kClient);
     absl::MutexLock lock(&mutex_);
     Gone();
   }
@@ -85,16 +98,10 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
     this->StartWrite(&queue_.front());
   }
 
-  // Without the lock, and last: Finish lets another thread delete this.
-  void FinishIfDone() {
-    grpc::Status outcome;
-    {
-      absl::MutexLock lock(&mutex_);
-      if (finished_ || !closed_ || writing_ || !queue_.empty()) return;
-      finished_ = true;
-      outcome = outcome_;
-    }
-    this->Finish(outcome);
+  // True for one caller, once: it calls Finish, without the lock. From then on another thread may
+  // delete this, so everyone else lets go of it with the lock.
+  bool IsDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closed_ && !writing_ && queue_.empty();
   }
 
   const std::shared_ptr<Cancellation> cancellation_;
@@ -103,7 +110,6 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // queue_.front()
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status outcome_ ABSL_GUARDED_BY(mutex_);
 };
 

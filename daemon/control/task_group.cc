@@ -4,6 +4,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "daemon/control/cancellation.h"
+#include "proto/rpc_status.h"
+
 namespace regroup {
 
 TaskGroup::~TaskGroup() {
@@ -11,10 +15,16 @@ TaskGroup::~TaskGroup() {
   Wait(absl::InfiniteFuture());
 }
 
-bool TaskGroup::Start(std::function<void()> task) {
+absl::Status TaskGroup::Start(std::function<void()> task) {
   {
     absl::MutexLock lock(&state_->mutex);
-    if (state_->closed) return false;
+    if (state_->closed) return StoppingError();
+    if (state_->running >= kMost) {
+      return MakeError(absl::StatusCode::kResourceExhausted,
+                       absl::StrCat("too many calls and operations run; allowed: ", kMost,
+                                    " at a time; try again later"),
+                       v1::ERROR_REASON_UNSPECIFIED);
+    }
     ++state_->running;
   }
   try {
@@ -24,12 +34,14 @@ bool TaskGroup::Start(std::function<void()> task) {
       absl::MutexLock lock(&state->mutex);
       --state->running;
     }).detach();
-  } catch (const std::system_error&) {  // the system has no thread left
+  } catch (const std::system_error& error) {
     absl::MutexLock lock(&state_->mutex);
     --state_->running;
-    return false;
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("the daemon's machine has no thread left: ", error.what()),
+                     v1::ERROR_REASON_UNSPECIFIED);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 void TaskGroup::Close() {

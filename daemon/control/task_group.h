@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
@@ -14,12 +15,14 @@ namespace regroup {
 // Thread safe.
 class TaskGroup {
  public:
+  static constexpr int kMost = 512;  // that run at a time
+
   TaskGroup() : state_(std::make_shared<State>()) {}
   ~TaskGroup();  // closes, and waits for all tasks
 
-  // Runs `task` on a thread of its own; false if the group is closed, or the
-  // system has no thread left.
-  bool Start(std::function<void()> task);
+  // Runs `task` on a thread of its own. Errors: StoppingError if the group is closed;
+  // RESOURCE_EXHAUSTED if kMost run, or the system has no thread left.
+  absl::Status Start(std::function<void()> task);
 
   void Close();                    // nothing more starts
   bool Wait(absl::Time deadline);  // true once no task runs, false at the deadline

@@ -135,7 +135,7 @@ absl::StatusOr<std::string> ResolveModel(const std::string& model, const DataRoo
   if (absl::StartsWith(model, "mlp:")) return model;
   absl::string_view folder = model;
   const bool random = absl::ConsumePrefix(&folder, "random:");
-  absl::StatusOr<std::string> resolved = roots.ResolveFolder("--model", std::string(folder));
+  absl::StatusOr<std::string> resolved = roots.ResolveModel("--model", std::string(folder));
   if (!resolved.ok()) return resolved;
   return absl::StrCat(random ? "random:" : "", *resolved);
 }
@@ -173,9 +173,9 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
 }
 
 absl::Status CheckRequestId(absl::string_view id) {
-  if (id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
-  return FieldError("request_id", id, "is too long",
-                    absl::StrCat("at most ", kMaxRequestIdBytes, " bytes"));
+  if (!id.empty() && id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return FieldError("request_id", id, id.empty() ? "is missing" : "is too long",
+                    absl::StrCat("1 to ", kMaxRequestIdBytes, " bytes, new for each request"));
 }
 
 absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& request,
@@ -185,7 +185,6 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
   if (spec.checks() == v1::CHECK_LEVEL_UNSPECIFIED) spec.set_checks(v1::CHECK_LEVEL_BASIC);
   if (!spec.has_timeout()) spec.mutable_timeout()->set_seconds(kDefaultTimeoutSeconds);
   const absl::Status status = FirstOf({
-      CheckRequestId(request.request_id()),
       CheckName("NAME", spec.name()),
       CheckEnum("--role", spec.role(), v1::Role_IsValid, "train, infer"),
       CheckEnum("--dtype", spec.dtype(), v1::DType_IsValid, "fp32, bf16, fp16"),
@@ -227,7 +226,6 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
 absl::StatusOr<v1::RelayoutEngineRequest> CheckRelayout(const v1::RelayoutEngineRequest& request,
                                                         const RequestLimits& limits) {
   v1::RelayoutEngineRequest result = request;
-  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return status;
   if (request.dry_run()) return NotAvailable("--dry-run");
   if (request.in_place()) return NotAvailable("--in-place");
   if (request.expected_generation() < 0) {
@@ -247,7 +245,6 @@ absl::StatusOr<v1::RelayoutEngineRequest> CheckRelayout(const v1::RelayoutEngine
 }
 
 absl::Status CheckSync(const v1::SyncEngineRequest& request) {
-  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return status;
   if (request.source() == request.destination()) {
     return FieldError("DST", request.destination(), "is the source itself",
                       "an inference engine other than SRC");
@@ -257,7 +254,6 @@ absl::Status CheckSync(const v1::SyncEngineRequest& request) {
 
 absl::StatusOr<v1::ExportEngineRequest> CheckExport(const v1::ExportEngineRequest& request,
                                                     const RequestLimits& limits) {
-  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return status;
   absl::StatusOr<std::string> directory = limits.roots.ResolveNewFolder("DIR", request.directory());
   if (!directory.ok()) return directory.status();
   v1::ExportEngineRequest result = request;
@@ -269,7 +265,6 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
                                             const RequestLimits& limits) {
   v1::TrainRequest result = request;
   const absl::Status status = FirstOf({
-      CheckRequestId(request.request_id()),
       CheckRange("--steps", request.steps(), 1, kMaxSteps),
       CheckRange("--batch", request.batch(), 1, kMaxBatch),
       CheckRange("--seq", request.seq(), 0, kMaxSeq),
@@ -287,8 +282,7 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
 }
 
 absl::Status CheckGenerate(const v1::GenerateRequest& request) {
-  const absl::Status status = FirstOf({
-      CheckRequestId(request.request_id()),
+  absl::Status status = FirstOf({
       CheckRange("--max-tokens", request.max_tokens(), 1, kMaxTokens),
       CheckNotNegative("--temperature", request.temperature()),
       CheckRange("--top-k", request.top_k(), 0, INT64_MAX),

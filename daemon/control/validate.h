@@ -26,7 +26,7 @@ struct RequestLimits {
 // [A-Za-z0-9][A-Za-z0-9._-]{0,62}. `what` starts the message: "engine name", "--node".
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 
-// At most 128 bytes; "" is allowed: such a request is not remembered.
+// Of every mutation, which the others leave to this. 1 to 128 bytes.
 absl::Status CheckRequestId(absl::string_view id);
 
 // The request's spec, complete: layout axes, role, checks, timeout, optimizer, and the model's real

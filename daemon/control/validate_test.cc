@@ -176,6 +176,8 @@ TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
   dry.set_dry_run(true);
   ExpectNotAvailable(CheckCreate(dry, limits_).status(), "--dry-run");
   ExpectInvalid(CheckRequestId(std::string(129, 'r')), "request_id=");
+  ExpectInvalid(CheckRequestId(""), "request_id=");
+  EXPECT_TRUE(CheckRequestId("r").ok());
 }
 
 TEST_F(ValidateTest, Create_Model_LiesUnderARoot) {

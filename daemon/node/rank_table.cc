@@ -59,7 +59,9 @@ void RankTable::Ready(const WorkerRef& ref) {
 
 void RankTable::Answered(const WorkerRef& ref, v1::WorkerState state) {
   absl::MutexLock lock(&mutex_);
-  if (Slot* slot = Current(ref)) {
+  Slot* slot = Current(ref);
+  // Answers to two questions may overtake each other.
+  if (slot != nullptr && state.commands_done() >= slot->state.commands_done()) {
     slot->info.rss_bytes = state.rss_bytes();
     slot->state = std::move(state);
   }
@@ -100,6 +102,12 @@ absl::StatusOr<std::shared_ptr<WorkerClient>> RankTable::Find(const WorkerRef& r
   const bool known = ref.rank >= 0 && ref.rank < size() && !slots_[ref.rank].how.empty();
   return RankLostError(
       ref.rank, known ? slots_[ref.rank].how : absl::StrCat("rank ", ref.rank, " has no process"));
+}
+
+bool RankTable::AwaitLost(const WorkerRef& ref, absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto lost = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return Current(ref) == nullptr; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&lost), deadline);
 }
 
 absl::StatusOr<std::vector<WorkerRef>> RankTable::AwaitReady(

@@ -30,7 +30,7 @@ struct RankInfo {
   int64_t rss_bytes = 0;
 };
 
-// Thread safe; nothing here blocks but AwaitReady.
+// Thread safe; nothing here blocks but what is called Await.
 class RankTable {
  public:
   explicit RankTable(int ranks);
@@ -40,7 +40,7 @@ class RankTable {
   // Who supervises the workers reports here, in this order for each process.
   void Started(std::shared_ptr<WorkerClient> client, int pid);
   void Ready(const WorkerRef& ref);
-  // What the worker said last.
+  // What the worker said; ignored if it has said something newer before.
   void Answered(const WorkerRef& ref, v1::WorkerState state);
   // `how` is the one line that ends calls and fails engines; `error` may say more. Tells the
   // listener, then ends the worker's calls.
@@ -56,6 +56,9 @@ class RankTable {
   // The worker's connection. UNAVAILABLE (RANK_LOST, saying how it ended) if that process is gone.
   absl::StatusOr<std::shared_ptr<WorkerClient>> Find(const WorkerRef& ref) const;
   bool IsAlive(const WorkerRef& ref) const { return Find(ref).ok(); }
+
+  // Waits until that process is lost; false at the deadline.
+  bool AwaitLost(const WorkerRef& ref, absl::Time deadline) const;
 
   // Waits until all of `ranks` are READY and returns their workers, in that order. Errors:
   // NOT_FOUND; UNAVAILABLE (at the deadline), naming a rank that is not ready and why; `stop()`'s

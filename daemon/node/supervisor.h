@@ -37,8 +37,8 @@ struct SupervisorOptions {
   int max_first_failures = 3;  // of one rank before all were ready once: then Run gives up
 };
 
-// Run does all the work, on the thread that calls it, which must be the main thread: workers are
-// killed when the thread that started them ends.
+// Run does all the work, on the thread that calls it, which must be the main thread: a worker
+// that does not follow its daemon yet is killed when the thread that started it ends.
 class Supervisor {
  public:
   struct Hooks {

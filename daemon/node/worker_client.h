@@ -33,8 +33,9 @@ inline bool operator==(const WorkerRef& a, const WorkerRef& b) {
 // SIGKILL".
 absl::Status RankLostError(int rank, const std::string& how);
 
-// Thread safe. Calls return at once; `done` runs once, on a thread of gRPC or on the calling one:
-// it must not block, nor take a lock that the caller holds. All calls carry the incarnation.
+// Thread safe. Calls return at once; `done` runs once, on a thread of gRPC, on the calling one, or
+// on the one that calls Lost or EndUndecided: it must not block, nor take a lock that these hold.
+// All calls carry the incarnation.
 //
 // Errors beyond the worker's own: UNAVAILABLE with RANK_LOST, saying how the process ended;
 // DEADLINE_EXCEEDED. A call whose connection breaks waits for the word on how the process ended

@@ -52,6 +52,7 @@ std::vector<std::string> MergedEnvironment(
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
+  result.reserve(strings.size() + 1);
   for (std::string& text : strings) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
@@ -122,10 +123,15 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Spawn(const SpawnOptions& options) 
     RunChild(options.binary.c_str(), argv.data(), envp.data(), options, output->write.get(),
              failure->write.get(), parent_pid);
   }
-  WorkerProcess process(pid, Fd(pidfd_open(pid, 0)), std::move(output->read));
-  if (!process.pidfd_.valid()) {
-    return absl::InternalError(absl::StrCat("cannot open a pidfd: ", strerror(errno)));
+  Fd pidfd(pidfd_open(pid, 0));
+  if (!pidfd.valid()) {
+    const int error = errno;
+    kill(pid, SIGKILL);
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return absl::InternalError(absl::StrCat("cannot open a pidfd: ", strerror(error)));
   }
+  WorkerProcess process(pid, std::move(pidfd), std::move(output->read));
   failure->write.Reset();
   int error = 0;
   ssize_t got;

@@ -25,7 +25,8 @@ class WorkerProcess {
  public:
   // Starts the process: in its own process group (a terminal's Ctrl-C is for the daemon), stdin
   // from /dev/null, stdout and stderr into one pipe, all signals unblocked, every other descriptor
-  // closed on exec, SIGKILLed when the calling thread ends. So call it on the main thread only.
+  // closed on exec. Until it says otherwise (a worker that follows its daemon does) it is SIGKILLed
+  // when the calling thread ends, so call it on the main thread only.
   // Errors: INTERNAL, naming the binary and what the system said.
   static absl::StatusOr<WorkerProcess> Spawn(const SpawnOptions& options);
 

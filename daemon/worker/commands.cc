@@ -29,13 +29,28 @@ Commands::Commands(WorkerIdentity identity, EngineTable* table)
 absl::StatusOr<v1::CommandResult> Commands::Run(const v1::Command& command) {
   const std::string name = CommandName(command);
   std::shared_ptr<HeldEngine> engine = table_->Find(command.engine_uid());
-  std::string engine_name = engine != nullptr ? engine->spec.name : "";
+  const std::string engine_name = engine != nullptr ? engine->spec.name : "";
+  if (engine != nullptr) {
+    engine->bytes_done = 0;
+    engine->bytes_total = 0;
+    if (engine->inference != nullptr) engine->ForgetAbort();
+  }
   engine = nullptr;
   v1::CommandResult result;
   const absl::Status status = CatchStatus(absl::StrCat("rank ", identity_.rank, ", ", name),
                                           [&] { return Dispatch(command, &result); });
-  if (!status.ok()) return WithErrorDetail(status, engine_name, name);
-  return result;
+  if (status.ok()) return result;
+  return WithErrorDetail(status, engine_name, name, NoteFailure(command.engine_uid(), status));
+}
+
+bool Commands::NoteFailure(uint64_t uid, const absl::Status& status) {
+  const std::shared_ptr<HeldEngine> engine = table_->Find(uid);
+  if (engine == nullptr) return false;
+  const std::shared_ptr<Trainer> trainer = engine->trainer();
+  if (trainer != nullptr && engine->failure.ok() && !trainer->group().failure().ok()) {
+    engine->failure = status;
+  }
+  return !engine->failure.ok();
 }
 
 absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* result) {
@@ -48,7 +63,7 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
     case v1::Command::kDropEngine:
       return DropEngine(uid);
     case v1::Command::kPrepareMove:
-      return PrepareMove(uid, command.prepare_move());
+      return PrepareMove(uid, command.prepare_move(), result->mutable_prepare_move());
     case v1::Command::kAgreeMove:
       return AgreeMove(uid, command.agree_move());
     case v1::Command::kRunMove:
@@ -66,11 +81,13 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
     case v1::Command::kTrainStep: {
       const auto engine = FormedTrainer(uid);
       if (!engine.ok()) return engine.status();
+      if (absl::Status status = CheckNotMoving(**engine); !status.ok()) return status;
       return TrainStep(engine->get(), result->mutable_train_step());
     }
     case v1::Command::kExportEngine: {
       const auto engine = Formed(uid);
       if (!engine.ok()) return engine.status();
+      if (absl::Status status = CheckNotMoving(**engine); !status.ok()) return status;
       return ExportEngine(engine->get(), command.export_engine(), result->mutable_export_engine());
     }
     case v1::Command::kStartGeneration: {
@@ -86,8 +103,7 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
     case v1::Command::kEndGeneration: {
       const auto engine = FormedInference(uid);
       if (!engine.ok()) return engine.status();
-      (*engine)->inference->EndGeneration();
-      return absl::OkStatus();
+      return EndGeneration(engine->get());
     }
     case v1::Command::COMMAND_NOT_SET:
       break;
@@ -111,6 +127,13 @@ absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::Formed(uint64_t uid) const
         absl::StrCat("engine ", engine->spec.name, " on rank ", identity_.rank, " is not formed"));
   }
   return engine;
+}
+
+absl::Status Commands::CheckNotMoving(const HeldEngine& engine) const {
+  if (engine.pending == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("engine ", engine.spec.name, " on rank ", identity_.rank,
+                   ": a move is under way; allowed: its commit or roll-back"));
 }
 
 absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::FormedTrainer(uint64_t uid) const {

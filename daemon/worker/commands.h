@@ -32,11 +32,18 @@ class Commands {
  private:
   absl::Status Dispatch(const v1::Command& command, v1::CommandResult* result);
 
+  // After a command failed with `status`: whether its engine can only be dropped, because its group
+  // broke.
+  bool NoteFailure(uint64_t uid, const absl::Status& status);
+
   // The engine, ready for commands. Errors: NOT_FOUND, FAILED_PRECONDITION (it failed or was never
   // formed).
   absl::StatusOr<std::shared_ptr<HeldEngine>> Formed(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedTrainer(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedInference(uint64_t uid) const;
+
+  // FAILED_PRECONDITION while a move holds the engine's state.
+  absl::Status CheckNotMoving(const HeldEngine& engine) const;
 
   // commands_create.cc
   absl::Status PrepareEngine(uint64_t uid, const v1::PrepareEngine& request,
@@ -57,9 +64,11 @@ class Commands {
   absl::Status ExportTrainer(HeldEngine* engine, const std::string& directory, int64_t* bytes);
 
   // commands_move.cc
-  absl::Status PrepareMove(uint64_t uid, const v1::PrepareMove& request);
+  absl::Status PrepareMove(uint64_t uid, const v1::PrepareMove& request,
+                           v1::PrepareMoveResult* result);
   absl::Status AgreeMove(uint64_t uid, const v1::AgreeMove& request);
   absl::Status RunMove(uint64_t uid, v1::RunMoveResult* result);
+  absl::Status StageState(PendingMove* pending, const HeldEngine& source, EngineState state);
   absl::Status CommitMove(uint64_t uid);
   absl::Status RollBackMove(uint64_t uid);
   absl::StatusOr<std::shared_ptr<HeldEngine>> SourceOfMove(const EngineSpec& source,
@@ -68,6 +77,7 @@ class Commands {
   // commands_generate.cc
   absl::Status StartGeneration(HeldEngine* engine, const v1::StartGeneration& request);
   absl::Status DecodeToken(HeldEngine* engine, v1::DecodeTokenResult* result);
+  absl::Status EndGeneration(HeldEngine* engine);
 
   // Collective over `ranks`. Ends at once when the engine is aborted.
   absl::StatusOr<std::unique_ptr<Group>> FormGroup(HeldEngine* engine, absl::string_view name,

@@ -35,16 +35,21 @@ std::vector<std::string> Terms(const HeldEngine& engine) {
       absl::StrCat("seed ", spec.seed),
       absl::StrCat("checks ", static_cast<int>(spec.checks)),
       absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),
-      absl::StrCat("content ", engine.content_digest),
+      absl::StrCat("computes ", engine.model->model->Signature()),
   };
+  for (const std::string& term : engine.content_terms) {
+    terms.push_back(absl::StrCat("content ", term));
+  }
   if (spec.role == Role::kTrain) terms.push_back(OptimizerLine(spec.optimizer));
   for (std::string& line : engine.table().Describe()) terms.push_back(std::move(line));
   return terms;
 }
 
-// What has to be alike for weights to go from one engine to another: not where they came from.
-std::string Fingerprint(const ParamTable& table) {
-  const std::string text = absl::StrJoin(table.Describe(), "\n");
+// What has to be alike for weights to go from one engine to another and mean the same there: not
+// where they came from.
+std::string Fingerprint(const Model& model) {
+  const std::string text =
+      absl::StrCat(absl::StrJoin(model.table().Describe(), "\n"), "\n", model.Signature());
   const XXH128_hash_t digest = XXH3_128bits(text.data(), text.size());
   return absl::StrFormat("%016x%016x", digest.high64, digest.low64);
 }
@@ -74,18 +79,21 @@ absl::Status Commands::PrepareEngine(uint64_t uid, const v1::PrepareEngine& requ
   if (!loaded.ok()) return loaded.status();
   auto model = std::make_shared<LoadedModel>(*std::move(loaded));
   const ParamTable& table = model->model->table();
-  if (absl::Status status =
-          AdmitMemory(absl::StrCat("engine ", spec->name, " on rank ", identity_.rank),
-                      NeededBytes(*spec, table), AvailableMemoryBytes());
+  const int64_t needed = NeededBytes(*spec, table);
+  const int64_t available = AvailableMemoryBytes();
+  if (absl::Status status = AdmitMemory(
+          absl::StrCat("engine ", spec->name, " on rank ", identity_.rank), needed, available);
       !status.ok()) {
     return status;
   }
-  std::string digest = model->weights->ContentDigest();
-  auto engine = std::make_shared<HeldEngine>(*std::move(spec), std::move(model), std::move(digest));
+  std::vector<std::string> terms = model->weights->ContentTerms();
+  auto engine = std::make_shared<HeldEngine>(*std::move(spec), std::move(model), std::move(terms));
+  result->set_needed_bytes(needed);
+  result->set_available_bytes(available);
   result->set_parameters(table.total_numel());
   result->set_units(static_cast<int64_t>(table.units().size()));
   result->set_dtype(DTypeToProto(table.dtype()));
-  result->set_fingerprint(Fingerprint(table));
+  result->set_fingerprint(Fingerprint(*engine->model->model));
   table_->Put(uid, std::move(engine));
   return absl::OkStatus();
 }
@@ -100,6 +108,11 @@ absl::Status Commands::FormEngine(uint64_t uid, const v1::FormEngine& request,
                      prepared ? " is formed already" : " is not prepared"));
   }
   const EngineSpec& spec = engine->spec;
+  if (engine->model->weights == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", identity_.rank, ": engine ", spec.name,
+                     " could not be built and can only be deleted"));
+  }
   absl::StatusOr<std::unique_ptr<Group>> group =
       FormGroup(engine.get(), kDataParallelGroup, spec.layout.ranks, request.rendezvous());
   if (!group.ok()) return group.status();
@@ -113,13 +126,15 @@ absl::Status Commands::FormEngine(uint64_t uid, const v1::FormEngine& request,
       int64_t elements = 0;
       for (const UnitState& unit : state.units) elements += unit.interval.size();
       engine->bytes_total = elements * DTypeBytes(engine->table().dtype());
-      return LoadWeights(engine->table(), *engine->model->weights, &state,
-                         [&](int64_t bytes) { engine->bytes_done = bytes; });
+      return LoadWeights(engine->table(), *engine->model->weights, &state, [&](int64_t bytes) {
+        engine->bytes_done = bytes;
+        return engine->aborted();
+      });
     });
     if (absl::Status status = Agree(**group, "load", {}, local); !status.ok()) return status;
   }
   table_->SetRendezvous(uid, nullptr);  // all members have met
-  engine->model->weights = nullptr;     // unmaps the files
+  engine->model->weights = nullptr;     // closes the files
   if (absl::Status status = BuildEngine(engine.get(), std::move(state), *std::move(group));
       !status.ok()) {
     return status;

@@ -1,12 +1,25 @@
 // Generation, a token of each row at a time.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/commands.h"
+#include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
 
 namespace regroup {
+namespace {
+
+// What the caches take counts as buffers, from when they are promised.
+void CountCaches(HeldEngine* engine) {
+  MemoryUse memory = engine->memory();
+  memory.buffers_bytes = engine->inference->cache_bytes();
+  memory.peak_bytes = std::max(memory.peak_bytes, memory.weights_bytes + memory.buffers_bytes);
+  engine->SetMemory(memory);
+}
+
+}  // namespace
 
 absl::Status Commands::StartGeneration(HeldEngine* engine, const v1::StartGeneration& request) {
   if (!engine->model->model->limits().is_language_model) {
@@ -26,11 +39,23 @@ absl::Status Commands::StartGeneration(HeldEngine* engine, const v1::StartGenera
   options.top_k = request.top_k();
   options.seed = request.seed();
   options.stop_tokens.assign(request.stop_tokens().begin(), request.stop_tokens().end());
-  return engine->inference->StartGeneration(rows, options);
+  if (absl::Status status = engine->inference->StartGeneration(rows, options); !status.ok()) {
+    return status;
+  }
+  const absl::Status admitted =
+      AdmitMemory(absl::StrCat("generate: the key-value caches of ", rows.size(),
+                               " prompts with --max-tokens=", request.max_tokens(), " in engine ",
+                               engine->spec.name, " on rank ", identity_.rank),
+                  engine->inference->cache_bytes(), AvailableMemoryBytes());
+  if (!admitted.ok()) engine->inference->EndGeneration();
+  CountCaches(engine);
+  return admitted;
 }
 
 absl::Status Commands::DecodeToken(HeldEngine* engine, v1::DecodeTokenResult* result) {
-  const absl::StatusOr<std::vector<RowToken>> tokens = engine->inference->DecodeToken();
+  const absl::StatusOr<std::vector<RowToken>> tokens =
+      engine->inference->DecodeToken([engine] { return engine->aborted(); });
+  CountCaches(engine);
   if (!tokens.ok()) return tokens.status();
   for (const RowToken& token : *tokens) {
     v1::RowToken* out = result->add_tokens();
@@ -41,6 +66,12 @@ absl::Status Commands::DecodeToken(HeldEngine* engine, v1::DecodeTokenResult* re
   }
   result->set_unfinished(engine->inference->unfinished());
   result->set_weights_version(engine->inference->state().weights_version);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::EndGeneration(HeldEngine* engine) {
+  engine->inference->EndGeneration();
+  CountCaches(engine);
   return absl::OkStatus();
 }
 

@@ -24,6 +24,11 @@ absl::Status NoMove(int rank, uint64_t uid) {
       absl::StrCat("rank ", rank, ": no move of engine ", uid, " is prepared"));
 }
 
+absl::Status MoveBegan(int rank, uint64_t uid) {
+  return absl::FailedPreconditionError(absl::StrCat("rank ", rank, ": the move of engine ", uid,
+                                                    " has run; allowed: its commit or roll-back"));
+}
+
 // The bytes that the destination needs on this rank beside what is there.
 int64_t NeededBytes(const PendingMove& move, const ParamTable& table) {
   const Layout& layout = move.options.destination;
@@ -46,7 +51,7 @@ absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::SourceOfMove(const EngineS
     return engine;
   }
   std::shared_ptr<LoadedModel> model;
-  std::string digest;
+  std::vector<std::string> terms;
   if (request.kind() == v1::PrepareMove::KIND_SYNC) {
     const auto destination = FormedInference(request.destination_uid());
     if (!destination.ok()) return destination.status();
@@ -54,15 +59,16 @@ absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::SourceOfMove(const EngineS
   } else {
     absl::StatusOr<LoadedModel> loaded = LoadModel(source.model, source.dtype, source.seed);
     if (!loaded.ok()) return loaded.status();
-    digest = loaded->weights->ContentDigest();
+    terms = loaded->weights->ContentTerms();
     loaded->weights = nullptr;  // the weights come from the ranks that train
     model = std::make_shared<LoadedModel>(*std::move(loaded));
   }
-  return std::make_shared<HeldEngine>(source, std::move(model), std::move(digest),
+  return std::make_shared<HeldEngine>(source, std::move(model), std::move(terms),
                                       /*is_guest=*/true);
 }
 
-absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request) {
+absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request,
+                                   v1::PrepareMoveResult* result) {
   absl::StatusOr<EngineSpec> source = SpecFromProto(request.source(), uid);
   if (!source.ok()) return source.status();
   auto pending = std::make_unique<PendingMove>();
@@ -88,23 +94,27 @@ absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request)
     if (pending->is_sync) {
       const auto infer = FormedInference(pending->destination_uid);
       if (!infer.ok()) return infer.status();
-      if ((*infer)->table().Describe() != table.Describe()) {
+      if ((*infer)->table().Describe() != table.Describe() ||
+          (*infer)->model->model->Signature() != (*engine)->model->model->Signature()) {
         return absl::FailedPreconditionError(absl::StrCat(
             "engines ", source->name, " and ", (*infer)->spec.name,
-            " have other parameters or dtypes; allowed: two engines of the same model and dtype"));
+            " have other parameters, dtypes or configs; allowed: two engines of the same model and "
+            "dtype"));
       }
     }
+    const int64_t needed = NeededBytes(*pending, table);
+    const int64_t available = AvailableMemoryBytes();
     absl::Status admitted = AdmitMemory(absl::StrCat("engine ", source->name, " on rank ",
                                                      identity_.rank, ", beside its old layout,"),
-                                        NeededBytes(*pending, table), AvailableMemoryBytes());
+                                        needed, available);
     if (!admitted.ok()) return admitted;
+    result->set_needed_bytes(needed);
+    result->set_available_bytes(available);
   }
   const std::shared_ptr<Trainer> trainer = (*engine)->trainer();
   absl::StatusOr<std::unique_ptr<Move>> move = Move::Prepare(
       table, options, identity_.rank, trainer == nullptr ? nullptr : &trainer->state());
   if (!move.ok()) return move.status();
-  (*engine)->bytes_done = 0;
-  (*engine)->bytes_total = 0;
   (*engine)->SetMove(*std::move(move));
   (*engine)->pending = std::move(pending);
   if ((*engine)->is_guest) table_->Put(uid, *engine);
@@ -115,6 +125,7 @@ absl::Status Commands::AgreeMove(uint64_t uid, const v1::AgreeMove& request) {
   const std::shared_ptr<HeldEngine> engine = table_->Find(uid);
   if (engine == nullptr || engine->pending == nullptr) return NoMove(identity_.rank, uid);
   PendingMove& pending = *engine->pending;
+  if (pending.began) return MoveBegan(identity_.rank, uid);
   const Layout& destination = pending.options.destination;
   absl::StatusOr<std::unique_ptr<Group>> group =
       FormGroup(engine.get(), "move", UnionOfRanks(pending.options.source.ranks, destination.ranks),
@@ -122,10 +133,13 @@ absl::Status Commands::AgreeMove(uint64_t uid, const v1::AgreeMove& request) {
   if (!group.ok()) return group.status();
   std::vector<std::string> terms = {
       absl::StrCat(pending.is_sync ? "sync" : "relayout", " of engine ", uid),
-      absl::StrCat("generation ", pending.generation)};
+      absl::StrCat("generation ", pending.generation),
+      absl::StrCat("computes ", engine->model->model->Signature())};
   absl::Status local;
   if (!pending.is_sync) {
-    terms.push_back(absl::StrCat("content ", engine->content_digest));
+    for (const std::string& term : engine->content_terms) {
+      terms.push_back(absl::StrCat("content ", term));
+    }
     if (destination.Contains(identity_.rank)) {
       absl::StatusOr<std::unique_ptr<Group>> partition =
           FormGroup(engine.get(), kDataParallelGroup, destination.ranks, request.rendezvous());
@@ -142,11 +156,35 @@ absl::Status Commands::AgreeMove(uint64_t uid, const v1::AgreeMove& request) {
   return status;
 }
 
-// What a commit would still have to build is built here, where a failure can be rolled back.
+// Builds what the commit will swap in, while a failure can be rolled back.
+absl::Status Commands::StageState(PendingMove* pending, const HeldEngine& source,
+                                  EngineState state) {
+  if (pending->is_sync) {
+    const auto replica = FormedInference(pending->destination_uid);
+    if (!replica.ok()) return replica.status();
+    absl::StatusOr<std::unique_ptr<InferenceEngine>> inference =
+        InferenceEngine::Make((*replica)->model->model.get(), std::move(state));
+    if (!inference.ok()) return inference.status();
+    pending->inference = *std::move(inference);
+    return absl::OkStatus();
+  }
+  EngineSpec spec = source.spec;
+  spec.layout = pending->options.destination;
+  auto next = std::make_shared<HeldEngine>(std::move(spec), source.model, source.content_terms);
+  absl::Status status =
+      BuildEngine(next.get(), std::move(state), std::move(pending->partition_group));
+  if (!status.ok()) return status;
+  next->data = source.data;
+  next->batch = source.batch;
+  pending->next = std::move(next);
+  return absl::OkStatus();
+}
+
 absl::Status Commands::RunMove(uint64_t uid, v1::RunMoveResult* result) {
   const std::shared_ptr<HeldEngine> engine = table_->Find(uid);
   if (engine == nullptr || engine->pending == nullptr) return NoMove(identity_.rank, uid);
   PendingMove& pending = *engine->pending;
+  if (std::exchange(pending.began, true)) return MoveBegan(identity_.rank, uid);
   const std::shared_ptr<HeldEngine> replica =
       pending.is_sync ? table_->Find(pending.destination_uid) : nullptr;
   const absl::StatusOr<MoveResult> moved = engine->move()->Run([&](int64_t done, int64_t total) {
@@ -159,19 +197,8 @@ absl::Status Commands::RunMove(uint64_t uid, v1::RunMoveResult* result) {
   std::optional<EngineState> state = engine->move()->TakeState();
   if (state.has_value()) {
     peak += WeightsBytes(*state) + OptimizerBytes(*state);
-    if (pending.is_sync) {
-      pending.weights = std::move(state);
-    } else {
-      EngineSpec spec = engine->spec;
-      spec.layout = pending.options.destination;
-      pending.next =
-          std::make_shared<HeldEngine>(std::move(spec), engine->model, engine->content_digest);
-      absl::Status status =
-          BuildEngine(pending.next.get(), *std::move(state), std::move(pending.partition_group));
-      if (!status.ok()) return status;
-      pending.next->data = engine->data;
-      pending.next->batch = engine->batch;
-    }
+    absl::Status status = StageState(&pending, *engine, *std::move(state));
+    if (!status.ok()) return status;
   }
   pending.verified = true;
   result->set_bytes_sent(moved->bytes_sent);
@@ -191,13 +218,14 @@ absl::Status Commands::CommitMove(uint64_t uid) {
         "rank ", identity_.rank, ": the move of engine ", engine->spec.name, " is not verified"));
   }
   if (pending.is_sync) {
-    if (pending.weights.has_value()) {
+    if (pending.inference != nullptr) {
       const auto replica = FormedInference(pending.destination_uid);
       if (!replica.ok()) return replica.status();
       MemoryUse memory = (*replica)->memory();
-      memory.weights_bytes = WeightsBytes(*pending.weights);
-      memory.peak_bytes = std::max(memory.peak_bytes, 2 * memory.weights_bytes);
-      (*replica)->inference->ReplaceState(*std::move(pending.weights));
+      memory.weights_bytes = WeightsBytes(pending.inference->state());
+      memory.peak_bytes = std::max(memory.peak_bytes, TotalBytes(memory) + memory.weights_bytes);
+      memory.buffers_bytes = 0;  // a generation under way ends with the old weights
+      (*replica)->inference = std::move(pending.inference);
       (*replica)->SetMemory(memory);
     }
     engine->SetMove(nullptr);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/worker/commands.h"
+#include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
 #include "engine/group/comm_status.h"
 #include "proto/rpc_status.h"
@@ -12,13 +13,25 @@
 namespace regroup {
 namespace {
 
-// Bounds what one step can make every rank allocate.
-constexpr int64_t kMaxBatch = 1 << 20;
-constexpr int64_t kMaxSteps = int64_t{1} << 40;
+// The daemon's own limits.
+constexpr int64_t kMaxBatch = 65536;
+constexpr int64_t kMaxSteps = 1'000'000'000;
 
 absl::Status CheckNumber(absl::string_view flag, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, "=", value, "; allowed: 1 to ", most));
+}
+
+// Refuses a step that can't fit: the machine would end the worker in the middle of it.
+absl::Status AdmitStep(const HeldEngine& engine, const v1::CheckTraining& request, int rank) {
+  const int64_t ranks = engine.spec.layout.size();
+  const int64_t rows = (request.batch() + ranks - 1) / ranks;
+  return AdmitMemory(
+      absl::StrCat("a step of engine ", engine.spec.name, " with --batch=", request.batch(),
+                   request.seq() > 0 ? absl::StrCat(" and --seq=", request.seq()) : "", " (", rows,
+                   " rows on rank ", rank, ")"),
+      engine.model->model->ActivationBytes(rows, std::max<int64_t>(request.seq(), 1)),
+      AvailableMemoryBytes());
 }
 
 }  // namespace
@@ -41,12 +54,14 @@ absl::Status Commands::CheckTraining(HeldEngine* engine, const v1::CheckTraining
   absl::StatusOr<std::unique_ptr<Dataset>> data =
       Dataset::Open(request.data(), request.seq(), engine->model->model->limits());
   if (!data.ok()) return data.status();
+  if (absl::Status fits = AdmitStep(*engine, request, identity_.rank); !fits.ok()) return fits;
   const int64_t rows = (*data)->rows();
   const int64_t position = engine->trainer()->state().data_position;
   const auto first = static_cast<int64_t>(static_cast<__int128>(position) * request.batch() % rows);
   const int64_t drawn = static_cast<int64_t>(
       std::min<__int128>(static_cast<__int128>(request.steps()) * request.batch(), rows));
   if (absl::Status status = (*data)->Check(first, drawn); !status.ok()) return status;
+  result->set_digest((*data)->digest());
   engine->data = *std::move(data);
   engine->batch = request.batch();
   result->set_rows(rows);
@@ -59,7 +74,7 @@ absl::Status Commands::TrainStep(HeldEngine* engine, v1::TrainStepResult* result
         absl::StrCat("engine ", engine->spec.name, ": no data was checked before this step"));
   }
   const absl::Time start = absl::Now();
-  absl::Status status = CatchStatus(
+  return CatchStatus(
       absl::StrCat("engine ", engine->spec.name, ", rank ", identity_.rank, ", step"), [&] {
         const absl::StatusOr<StepResult> step =
             engine->trainer()->Step(*engine->data, engine->batch);
@@ -69,8 +84,6 @@ absl::Status Commands::TrainStep(HeldEngine* engine, v1::TrainStepResult* result
         result->set_weights_version(step->weights_version);
         return absl::OkStatus();
       });
-  if (!status.ok()) engine->failure = status;
-  return status;
 }
 
 }  // namespace regroup

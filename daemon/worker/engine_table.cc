@@ -5,10 +5,10 @@
 namespace regroup {
 
 HeldEngine::HeldEngine(EngineSpec spec, std::shared_ptr<LoadedModel> model,
-                       std::string content_digest, bool is_guest)
+                       std::vector<std::string> content_terms, bool is_guest)
     : spec(std::move(spec)),
       model(std::move(model)),
-      content_digest(std::move(content_digest)),
+      content_terms(std::move(content_terms)),
       is_guest(is_guest) {}
 
 void HeldEngine::SetTrainer(std::unique_ptr<Trainer> trainer) {
@@ -66,6 +66,16 @@ void HeldEngine::Abort(const absl::Status& reason, bool move_only) {
   }
   if (move != nullptr) move->Abort(reason);
   if (trainer != nullptr) trainer->Abort(reason);
+}
+
+absl::Status HeldEngine::aborted() const {
+  absl::MutexLock lock(&mutex_);
+  return engine_abort_.ok() ? move_abort_ : engine_abort_;
+}
+
+void HeldEngine::ForgetAbort() {
+  absl::MutexLock lock(&mutex_);
+  engine_abort_ = absl::OkStatus();
 }
 
 AbortHook::AbortHook(HeldEngine* engine, std::function<void(const absl::Status&)> hook)

@@ -33,11 +33,12 @@ struct PendingMove {
   bool is_sync = false;
   uint64_t destination_uid = 0;  // sync: the inference engine
   MoveOptions options;
-  int64_t generation = 0;                  // that the commit will make
-  bool verified = false;                   // the run succeeded: the rest of this is complete
-  std::unique_ptr<Group> partition_group;  // relayout: over the new ranks
-  std::shared_ptr<HeldEngine> next;        // relayout: the engine on its new layout
-  std::optional<EngineState> weights;      // sync: what the inference engine will compute with
+  int64_t generation = 0;                      // that the commit will make
+  bool verified = false;                       // the run succeeded: the rest of this is complete
+  bool began = false;                          // the run, which can't be said twice
+  std::unique_ptr<Group> partition_group;      // relayout: over the new ranks
+  std::shared_ptr<HeldEngine> next;            // relayout: the engine on its new layout
+  std::unique_ptr<InferenceEngine> inference;  // sync: with the new weights
 };
 
 // One engine on this rank. The executor thread owns it; the methods below the line are for all
@@ -45,13 +46,13 @@ struct PendingMove {
 class HeldEngine {
  public:
   // A guest takes part in a move but holds nothing of the engine.
-  HeldEngine(EngineSpec spec, std::shared_ptr<LoadedModel> model, std::string content_digest,
-             bool is_guest = false);
+  HeldEngine(EngineSpec spec, std::shared_ptr<LoadedModel> model,
+             std::vector<std::string> content_terms, bool is_guest = false);
 
   // A trainer's hooks point to its model, so the model goes last.
   const EngineSpec spec;
   const std::shared_ptr<LoadedModel> model;
-  const std::string content_digest;  // of the weight source
+  const std::vector<std::string> content_terms;  // of the weight source
   const bool is_guest;
 
   // ---- Executor thread only.
@@ -81,6 +82,12 @@ class HeldEngine {
   // Makes what the engine waits for, now and later, fail with `reason`: its pending move, if any,
   // and unless `move_only` the engine itself.
   void Abort(const absl::Status& reason, bool move_only) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The reason of the abort of what runs now: of the engine, or of its move. OK if there is none.
+  absl::Status aborted() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // An inference engine is whole after any abort: what comes later has nothing to do with it.
+  void ForgetAbort() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Progress of the running command.
   std::atomic<int64_t> bytes_done{0};

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
 #include "engine/layout/shard.h"
 
@@ -15,6 +18,50 @@ namespace {
 
 constexpr int64_t kGradientBytes = 4;  // gradients are reduced in fp32 whatever the weights are
 constexpr int64_t kMomentBytes = 4;
+
+// The number that `path` starts with; -1 if there is none ("max" too).
+int64_t NumberIn(const std::string& path) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  return file >> value ? value : -1;
+}
+
+// The value of `key` in a file of lines "key value", 0 if it is not there.
+int64_t ValueIn(const std::string& path, absl::string_view key) {
+  std::ifstream file(path);
+  std::string name;
+  int64_t value = 0;
+  while (file >> name >> value) {
+    if (name == key) return value;
+  }
+  return 0;
+}
+
+int64_t Smaller(int64_t a, int64_t b) { return a < 0 ? b : b < 0 ? a : std::min(a, b); }
+
+// What one group leaves, -1 if it has no limit.
+int64_t LeftIn(const std::string& folder, bool v2) {
+  const int64_t limit =
+      NumberIn(absl::StrCat(folder, v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  const int64_t used =
+      NumberIn(absl::StrCat(folder, v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+  if (limit < 0 || used < 0) return -1;
+  const int64_t cache =
+      ValueIn(absl::StrCat(folder, "/memory.stat"), v2 ? "inactive_file" : "total_inactive_file");
+  return std::max<int64_t>(limit - std::max<int64_t>(used - cache, 0), 0);
+}
+
+int64_t MachineBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  int64_t kilobytes = 0;
+  std::string unit;
+  while (file >> key >> kilobytes) {
+    if (key == "MemAvailable:") return kilobytes * 1024;
+    std::getline(file, unit);
+  }
+  return -1;
+}
 
 }  // namespace
 
@@ -38,16 +85,33 @@ int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout) {
   return shards * kGradientBytes + largest * (2 * DTypeBytes(table.dtype()) + 3 * kGradientBytes);
 }
 
-int64_t AvailableMemoryBytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  int64_t kilobytes = 0;
-  std::string unit;
-  while (file >> key >> kilobytes) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-    std::getline(file, unit);
+int64_t ControlGroupBytes(absl::string_view self, const std::string& mount) {
+  int64_t left = -1;
+  for (const absl::string_view line : absl::StrSplit(self, '\n')) {
+    // hierarchy:controllers:path; v2 has no controllers.
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    const bool v2 = parts[1].empty();
+    const std::vector<absl::string_view> controllers = absl::StrSplit(parts[1], ',');
+    if (!v2 && std::find(controllers.begin(), controllers.end(), "memory") == controllers.end()) {
+      continue;
+    }
+    const std::string root = v2 ? mount : absl::StrCat(mount, "/memory");
+    // A container may see its own group as the root of the mount.
+    for (absl::string_view path = parts[2];; path = path.substr(0, path.rfind('/'))) {
+      if (path == "/") path = "";
+      left = Smaller(left, LeftIn(absl::StrCat(root, path), v2));
+      if (path.rfind('/') == absl::string_view::npos) break;
+    }
   }
-  return -1;
+  return left;
+}
+
+int64_t AvailableMemoryBytes() {
+  std::ifstream file("/proc/self/cgroup");
+  std::stringstream self;
+  self << file.rdbuf();
+  return Smaller(MachineBytes(), ControlGroupBytes(self.str(), "/sys/fs/cgroup"));
 }
 
 int64_t ResidentBytes() {

@@ -3,6 +3,7 @@
 #define DAEMON_WORKER_MEMORY_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -18,8 +19,14 @@ int64_t StateBytes(const ParamTable& table, const Layout& layout, int num_moment
 // gather buffers and three gradient buffers of the largest unit.
 int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout);
 
-// MemAvailable of the machine; -1 if it cannot be read.
+// What this process can still take: MemAvailable of the machine, or what its control groups leave
+// if that is less. -1 if neither can be read.
 int64_t AvailableMemoryBytes();
+
+// What is left of the tightest memory limit of the control groups (v1 or v2) that `self` names (the
+// content of /proc/self/cgroup) and of their ancestors, mounted under `mount`; -1 if none has a
+// limit. Page cache that can be dropped is not counted as used.
+int64_t ControlGroupBytes(absl::string_view self, const std::string& mount);
 
 // Resident memory of this process; -1 if it cannot be read.
 int64_t ResidentBytes();

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "engine/group/comm_status.h"
@@ -53,6 +56,47 @@ TEST(MemoryTest, Admit_TooLittle_GivesBothNumbers) {
   EXPECT_EQ(ReasonOf(status), "MEMORY");
   EXPECT_THAT(std::string(status.message()), HasSubstr("engine a on rank 1 needs 123 bytes"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("45 are available"));
+}
+
+class ControlGroupTest : public ::testing::Test {
+ protected:
+  ControlGroupTest() {
+    std::string path = ::testing::TempDir() + "/cgroup-XXXXXX";
+    mount_ = mkdtemp(path.data());
+  }
+  ~ControlGroupTest() override { std::filesystem::remove_all(mount_); }
+
+  void Write(const std::string& path, const std::string& content) const {
+    const std::filesystem::path file = mount_ + "/" + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << content;
+  }
+
+  std::string mount_;
+};
+
+TEST_F(ControlGroupTest, V2_TheTightestOfTheAncestorsCounts) {
+  const std::string self = "0::/jobs/one\n";
+  EXPECT_EQ(ControlGroupBytes(self, mount_), -1);
+  Write("jobs/one/memory.max", "max\n");
+  Write("jobs/one/memory.current", "100\n");
+  EXPECT_EQ(ControlGroupBytes(self, mount_), -1);
+  Write("jobs/memory.max", "1000\n");
+  Write("jobs/memory.current", "700\n");
+  Write("jobs/memory.stat", "anon 600\ninactive_file 50\n");
+  EXPECT_EQ(ControlGroupBytes(self, mount_), 350);
+  Write("memory.max", "500\n");
+  Write("memory.current", "800\n");
+  EXPECT_EQ(ControlGroupBytes(self, mount_), 0);
+}
+
+TEST_F(ControlGroupTest, V1_OnlyTheMemoryHierarchyCounts) {
+  Write("memory/a/memory.limit_in_bytes", "1000");
+  Write("memory/a/memory.usage_in_bytes", "400");
+  Write("memory/a/memory.stat", "cache 1\ntotal_inactive_file 100\n");
+  EXPECT_EQ(ControlGroupBytes("5:cpu:/b\n4:cpuset,memory:/a\n0::/\n", mount_), 700);
+  EXPECT_EQ(ControlGroupBytes("5:cpu:/a\n", mount_), -1);
+  EXPECT_EQ(ControlGroupBytes("", mount_), -1);
 }
 
 TEST(MemoryTest, OfThisMachine_CanBeRead) {

@@ -40,14 +40,18 @@ absl::StatusOr<std::optional<DType>> DTypeFromProto(v1::DType dtype) {
   }
 }
 
-CheckLevel ChecksFromProto(v1::CheckLevel checks) {
+absl::StatusOr<CheckLevel> ChecksFromProto(v1::CheckLevel checks) {
   switch (checks) {
+    case v1::CHECK_LEVEL_UNSPECIFIED:
+    case v1::CHECK_LEVEL_BASIC:
+      return CheckLevel::kBasic;
     case v1::CHECK_LEVEL_OFF:
       return CheckLevel::kOff;
     case v1::CHECK_LEVEL_FULL:
       return CheckLevel::kFull;
     default:
-      return CheckLevel::kBasic;
+      return absl::InvalidArgumentError(
+          absl::StrCat("checks ", static_cast<int>(checks), "; allowed: off, basic, full"));
   }
 }
 
@@ -166,7 +170,9 @@ absl::StatusOr<EngineSpec> SpecFromProto(const v1::EngineSpec& proto, uint64_t u
   }
   spec.clip_norm = proto.clip_norm();
   spec.seed = proto.seed();
-  spec.checks = ChecksFromProto(proto.checks());
+  const absl::StatusOr<CheckLevel> checks = ChecksFromProto(proto.checks());
+  if (!checks.ok()) return checks.status();
+  spec.checks = *checks;
   if (proto.has_timeout()) {
     spec.timeout =
         absl::Seconds(proto.timeout().seconds()) + absl::Nanoseconds(proto.timeout().nanos());
@@ -248,9 +254,16 @@ v1::PassTrace PassToProto(const ParamTable& table, const TraceSnapshot& trace) {
 }
 
 absl::Status WithErrorDetail(const absl::Status& status, absl::string_view engine,
-                             absl::string_view phase) {
-  if (status.ok() || DetailOf(status).has_value()) return status;
+                             absl::string_view phase, bool engine_broken) {
+  if (status.ok()) return status;
+  std::optional<v1::ErrorDetail> known = DetailOf(status);
+  if (known.has_value()) {
+    if (!engine_broken || known->engine_broken()) return status;
+    known->set_engine_broken(true);
+    return MakeError(status.code(), status.message(), *known);
+  }
   v1::ErrorDetail detail;
+  detail.set_engine_broken(engine_broken);
   detail.set_reason(ReasonFor(status));
   detail.set_engine(std::string(engine));
   detail.set_phase(std::string(phase));

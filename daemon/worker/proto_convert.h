@@ -35,9 +35,9 @@ v1::PartitionGroup GroupToProto(const ParamTable& table, const Layout& layout);
 v1::PassTrace PassToProto(const ParamTable& table, const TraceSnapshot& trace);
 
 // The reason payload of the engine layer, or failing that the code, as regroup.v1.ErrorDetail. A
-// status that has a detail keeps it. `phase` is the command.
+// status that has a detail keeps it; `engine_broken` is added to either. `phase` is the command.
 absl::Status WithErrorDetail(const absl::Status& status, absl::string_view engine,
-                             absl::string_view phase);
+                             absl::string_view phase, bool engine_broken = false);
 
 }  // namespace regroup
 

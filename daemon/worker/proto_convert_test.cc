@@ -94,6 +94,14 @@ TEST(ProtoConvertTest, Spec_WrongFields_AreNamed) {
               HasSubstr("not available in this version: shard_over"));
 }
 
+TEST(ProtoConvertTest, Spec_ChecksOfANewerVersion_AreRefused) {
+  v1::EngineSpec proto = GoodSpec();
+  proto.set_checks(static_cast<v1::CheckLevel>(99));
+  const absl::Status status = SpecFromProto(proto, 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "checks 99; allowed: off, basic, full");
+}
+
 TEST(ProtoConvertTest, ErrorDetail_ComesFromThePayloadThenTheCode) {
   const auto reason = [](const absl::Status& status) {
     return DetailOf(WithErrorDetail(status, "actor", "train_step"))->reason();
@@ -117,6 +125,16 @@ TEST(ProtoConvertTest, ErrorDetail_ComesFromThePayloadThenTheCode) {
   EXPECT_EQ(DetailOf(status)->phase(), "train_step");
   EXPECT_EQ(WithErrorDetail(status, "other", "other"), status);
   EXPECT_TRUE(WithErrorDetail(absl::OkStatus(), "actor", "x").ok());
+}
+
+TEST(ProtoConvertTest, ErrorDetail_BrokenEngine_IsAddedToAnyDetail) {
+  const absl::Status plain = WithErrorDetail(absl::AbortedError("x"), "actor", "step", true);
+  EXPECT_TRUE(DetailOf(plain)->engine_broken());
+  const absl::Status known = WithErrorDetail(absl::AbortedError("x"), "actor", "step");
+  EXPECT_FALSE(DetailOf(known)->engine_broken());
+  const absl::Status broken = WithErrorDetail(known, "other", "export", true);
+  EXPECT_TRUE(DetailOf(broken)->engine_broken());
+  EXPECT_EQ(DetailOf(broken)->engine(), "actor");
 }
 
 TEST(ProtoConvertTest, Pass_NamesUnitsAndParameters) {

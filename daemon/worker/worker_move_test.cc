@@ -180,6 +180,33 @@ TEST(WorkerMoveTest, Commit_BeforeTheRun_IsRefused) {
   ASSERT_TRUE(FirstError(move.RollBack()).ok());
 }
 
+TEST(WorkerMoveTest, Run_SaidAgainOrBesideOtherCommands_IsRefused) {
+  WorkerCluster cluster(2);
+  const v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});
+  cluster.Create(1, spec);
+  cluster.Train(1, {0}, 1);
+  MoveDriver move(&cluster, 1, spec, {1}, {1, 2});
+  const auto prepared = move.Prepare();
+  ASSERT_TRUE(FirstError(prepared).ok());
+  EXPECT_EQ(prepared.at(0)->prepare_move().needed_bytes(), 0);
+  EXPECT_GT(prepared.at(1)->prepare_move().needed_bytes(), 0);
+  EXPECT_GT(prepared.at(1)->prepare_move().available_bytes(), 1 << 20);
+  v1::Command step;
+  step.mutable_train_step();
+  v1::Command output;
+  output.mutable_export_engine()->set_directory(cluster.folder() + "/never");
+  for (const v1::Command& command : {step, output}) {
+    const absl::Status status = cluster.Execute(0, 1, command).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a move is under way"));
+  }
+  ASSERT_TRUE(FirstError(move.Agree()).ok());
+  ASSERT_TRUE(FirstError(move.Run()).ok());
+  EXPECT_EQ(FirstError(move.Run()).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(FirstError(move.Commit()).ok());
+  EXPECT_EQ(cluster.Train(1, {1}, 1).size(), 1u);
+}
+
 TEST(WorkerMoveTest, Agree_PrimaryWithAnotherStep_IsAbortedAndRolledBack) {
   WorkerCluster cluster(2);
   const v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});

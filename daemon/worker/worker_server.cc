@@ -16,7 +16,7 @@
 namespace regroup {
 namespace {
 
-constexpr int kMaxMessageBytes = 64 << 20;
+constexpr int kMaxMessageBytes = 256 << 20;  // as the daemon's client allows
 
 // Compute threads inherit this from the executor, so that status calls get a core while they are
 // busy. Niceness is a thread's own on Linux.

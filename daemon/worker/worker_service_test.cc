@@ -2,8 +2,10 @@
 // refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +26,33 @@ using ::testing::HasSubstr;
 v1::ErrorReason ReasonIn(const absl::Status& status) {
   const std::optional<v1::ErrorDetail> detail = DetailOf(status);
   return detail.has_value() ? detail->reason() : v1::ERROR_REASON_UNSPECIFIED;
+}
+
+bool BrokenIn(const absl::Status& status) {
+  const std::optional<v1::ErrorDetail> detail = DetailOf(status);
+  return detail.has_value() && detail->engine_broken();
+}
+
+// Whether `condition` holds within a generous time. It is asked from a call to a worker each time.
+bool ComesTrue(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(15);
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+// A folder's config for "random:FOLDER": 512 bytes of keys and values a token.
+std::string WriteLlama(const WorkerCluster& cluster, const std::string& eps = "1e-6") {
+  const std::string folder = absl::StrCat(cluster.folder(), "/llama", eps);
+  mkdir(folder.c_str(), 0777);
+  std::ofstream(folder + "/config.json")
+      << R"({"model_type": "llama", "vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 160,
+             "max_position_embeddings": 16777216, "rms_norm_eps": )"
+      << eps << "}";
+  return "random:" + folder;
 }
 
 v1::Command Prepare(const v1::EngineSpec& spec) {
@@ -110,6 +139,7 @@ TEST(WorkerServiceTest, Export_FolderNotEmpty_IsRefusedOnAllRanksAndTrainingGoes
   for (const auto& [rank, result] : cluster.ExecuteOn({0, 1}, 1, command)) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kAlreadyExists) << result.status();
     EXPECT_THAT(std::string(result.status().message()), HasSubstr(cluster.folder()));
+    EXPECT_FALSE(BrokenIn(result.status()));
   }
   EXPECT_EQ(cluster.Train(1, {0, 1}, 1).size(), 1u);
 }
@@ -136,9 +166,8 @@ TEST(WorkerServiceTest, Abort_HangingStep_EndsItAndTheEngineCanOnlyBeDropped) {
   const absl::Time start = absl::Now();
   absl::Status status;
   std::thread step([&] { status = cluster.Execute(0, 1, Step()).status(); });
-  while (cluster.GetState(0)->collectives_issued() == issued &&
-         absl::Now() < start + absl::Seconds(10)) {
-  }
+  EXPECT_TRUE(ComesTrue([&] { return cluster.GetState(0)->collectives_issued() > issued; }))
+      << "the step does not begin";
   EXPECT_TRUE(cluster.GetTrace(0, 1).ok());
   EXPECT_TRUE(cluster.Abort(0, 1, "the engine is deleted", /*move_only=*/false).ok());
   step.join();
@@ -150,6 +179,8 @@ TEST(WorkerServiceTest, Abort_HangingStep_EndsItAndTheEngineCanOnlyBeDropped) {
   const absl::Status after = cluster.Execute(0, 1, Step()).status();
   EXPECT_EQ(after.code(), absl::StatusCode::kFailedPrecondition) << after;
   EXPECT_EQ(ReasonIn(after), v1::ERROR_REASON_ENGINE_FAILED);
+  EXPECT_TRUE(BrokenIn(status));
+  EXPECT_TRUE(BrokenIn(after));
   EXPECT_TRUE(FirstError(cluster.ExecuteOn({0, 1}, 1, Drop())).ok());
 }
 
@@ -202,6 +233,105 @@ TEST(WorkerServiceTest, Prepare_Fingerprint_IsOfTheParametersOnly) {
   EXPECT_EQ(first->prepare_engine().dtype(), v1::DTYPE_FP32);
   EXPECT_EQ(first->prepare_engine().fingerprint(), reseeded->prepare_engine().fingerprint());
   EXPECT_NE(first->prepare_engine().fingerprint(), other->prepare_engine().fingerprint());
+}
+
+TEST(WorkerServiceTest, Prepare_Fingerprint_IsOfTheConfigToo) {
+  WorkerCluster cluster(1);
+  v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});
+  spec.set_model(WriteLlama(cluster));
+  const auto first = cluster.Execute(0, 1, Prepare(spec));
+  spec.set_model(WriteLlama(cluster, "1e-5"));
+  const auto other = cluster.Execute(0, 1, Prepare(spec));
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_NE(first->prepare_engine().fingerprint(), other->prepare_engine().fingerprint());
+}
+
+TEST(WorkerServiceTest, Prepare_SaysWhatItNeedsAndWhatThereIs) {
+  WorkerCluster cluster(1);
+  v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});
+  spec.set_role(v1::ROLE_INFER);
+  const auto prepared = cluster.Execute(0, 1, Prepare(spec));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->prepare_engine().needed_bytes(),
+            4 * (5 * 17 + 17 + 17 * 17 + 17 + 17 * 2 + 2));
+  EXPECT_GT(prepared->prepare_engine().available_bytes(), 1 << 20);
+}
+
+TEST(WorkerServiceTest, Generate_CachesTooLarge_AreRefusedAndSmallOnesCounted) {
+  WorkerCluster cluster(1);
+  v1::EngineSpec spec = WorkerCluster::TrainerSpec("rollout", {0});
+  spec.set_role(v1::ROLE_INFER);
+  spec.set_model(WriteLlama(cluster));
+  cluster.Create(1, spec);
+  v1::Command start;
+  for (int row = 0; row < 2000; ++row) {
+    v1::Row* added = start.mutable_start_generation()->add_rows();
+    added->set_row(row);
+    added->add_tokens(7);
+  }
+  start.mutable_start_generation()->set_max_tokens(10000000);
+  const absl::Status status = cluster.Execute(0, 1, start).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(ReasonIn(status), v1::ERROR_REASON_MEMORY);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2000 prompts with --max-tokens=10000000"));
+  EXPECT_EQ(cluster.Engines(0)[0].memory().buffers_bytes(), 0);
+
+  start.mutable_start_generation()->set_max_tokens(3);
+  start.mutable_start_generation()->add_stop_tokens(7);  // in place of the config's
+  ASSERT_TRUE(cluster.Execute(0, 1, start).ok());
+  const auto memory = cluster.Engines(0)[0].memory();
+  EXPECT_EQ(memory.buffers_bytes(), 2000 * 4 * 512);
+  EXPECT_EQ(memory.peak_bytes(), memory.weights_bytes() + memory.buffers_bytes());
+
+  // An abort of what ran before does not reach the next command.
+  EXPECT_TRUE(cluster.Abort(0, 1, "too late", /*move_only=*/false).ok());
+  v1::Command decode;
+  decode.mutable_decode_token();
+  const auto decoded = cluster.Execute(0, 1, decode);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->decode_token().tokens_size(), 512);  // as many prompts of one token
+  EXPECT_EQ(decoded->decode_token().unfinished(), 2000);
+  v1::Command end;
+  end.mutable_end_generation();
+  ASSERT_TRUE(cluster.Execute(0, 1, end).ok());
+  EXPECT_EQ(cluster.Engines(0)[0].memory().buffers_bytes(), 0);
+}
+
+TEST(WorkerServiceTest, CheckTraining_StepTooLargeForTheMachine_NamesBatchAndSeq) {
+  WorkerCluster cluster(1);
+  v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});
+  spec.set_model(WriteLlama(cluster));
+  cluster.Create(1, spec);
+  const std::string path = cluster.folder() + "/data.u16.bin";
+  std::ofstream(path, std::ios::binary) << std::string(120000, '\0');
+  v1::Command command;
+  v1::CheckTraining* check = command.mutable_check_training();
+  check->set_data(path);
+  check->set_steps(1);
+  check->set_batch(65536);
+  check->set_seq(50000);
+  const absl::Status status = cluster.Execute(0, 1, command).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--batch=65536 and --seq=50000"));
+  EXPECT_FALSE(BrokenIn(status));
+  check->set_batch(1);
+  check->set_seq(10);
+  const auto checked = cluster.Execute(0, 1, command);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_THAT(checked->check_training().digest(), HasSubstr("120000 bytes"));
+}
+
+TEST(WorkerServiceTest, Export_Progress_IsTheLeadsOwn) {
+  WorkerCluster cluster(2);
+  cluster.Create(1, WorkerCluster::TrainerSpec("actor", {0, 1}));
+  cluster.Export(1, {0, 1});
+  const int64_t bytes = 4 * (5 * 17 + 17 + 17 * 17 + 17 + 17 * 2 + 2);
+  EXPECT_EQ(cluster.Engines(0)[0].bytes_done(), bytes);
+  EXPECT_EQ(cluster.Engines(0)[0].bytes_total(), bytes);
+  EXPECT_EQ(cluster.Engines(1)[0].bytes_total(), 0);
+  cluster.Train(1, {0, 1}, 1);
+  EXPECT_EQ(cluster.Engines(0)[0].bytes_done(), 0);
 }
 
 TEST(WorkerServiceTest, Prepare_TooLargeForTheMachine_GivesBothNumbers) {

@@ -1,13 +1,43 @@
 #include "engine/data/dataset.h"
 
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
 #include "absl/numeric/int128.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/data/json_dataset.h"
 #include "engine/data/token_dataset.h"
+#include "engine/group/comm_status.h"
 #include "engine/model/input_file.h"
 
 namespace regroup {
+namespace {
+
+constexpr int64_t kDigestedAtEachEnd = 64 << 10;
+
+absl::StatusOr<std::string> DigestOf(const InputFile& file) {
+  const int64_t size = file.size();
+  const int64_t count = std::min(kDigestedAtEachEnd, size);
+  std::string text(2 * count, '\0');
+  absl::Status read = file.ReadAt(0, count, text.data());
+  if (read.ok()) read = file.ReadAt(size - count, count, &text[count]);
+  if (!read.ok()) return WithReason(read, "DATA");
+  return absl::StrFormat("%d bytes, %016x", size,
+                         XXH3_64bits_withSeed(text.data(), text.size(), size));
+}
+
+// Opens the file by its kind, which its ending gives.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenRows(std::unique_ptr<InputFile> file, int token_bytes,
+                                                  int64_t seq, const ModelLimits& limits) {
+  if (token_bytes == 0) return OpenJsonRows(*file, limits);
+  return OpenTokens(std::move(file), token_bytes, seq, limits);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, int64_t seq,
                                                        const ModelLimits& limits) {
@@ -17,8 +47,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, 
   const int token_bytes = absl::EndsWith(path, ".u16.bin")   ? 2
                           : absl::EndsWith(path, ".u32.bin") ? 4
                                                              : 0;
-  if (limits.is_language_model) {
-    if (token_bytes != 0) return OpenTokens(path, token_bytes, seq, limits);
+  if (limits.is_language_model && token_bytes == 0) {
     if (is_json) {
       return absl::UnimplementedError(
           absl::StrCat("not available in this version: --data=", path,
@@ -27,15 +56,24 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, 
     return absl::InvalidArgumentError(absl::StrCat(
         "--data=", path, ": must be named *.u16.bin or *.u32.bin for a language model"));
   }
-  if (!is_json) {
+  if (!limits.is_language_model && !is_json) {
     return absl::InvalidArgumentError(
         absl::StrCat("--data=", path, ": must be named *.jsonl for an mlp model"));
   }
-  if (seq != 0) {
+  if (!limits.is_language_model && seq != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--seq=", seq, ": must not be given for an mlp model"));
   }
-  return OpenJsonRows(path, limits);
+  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
+  if (!file.ok()) {
+    return absl::Status(file.status().code(), absl::StrCat("--data=", file.status().message()));
+  }
+  absl::StatusOr<std::string> digest = DigestOf(**file);
+  if (!digest.ok()) return digest.status();
+  absl::StatusOr<std::unique_ptr<Dataset>> data =
+      OpenRows(*std::move(file), token_bytes, seq, limits);
+  if (data.ok()) (*data)->digest_ = *std::move(digest);
+  return data;
 }
 
 std::vector<int64_t> BatchRows(int64_t position, int64_t batch, int64_t rows) {

@@ -172,6 +172,22 @@ TEST_F(DatasetTest, CheckAndLoad_AfterTruncation_ReportDataLoss) {
   EXPECT_THROW((*data)->Load({0}), StatusException);
 }
 
+TEST_F(DatasetTest, Digest_OtherSizeBeginningOrEnd_Differs) {
+  std::string content(300000, 'a');
+  const auto digest = [&] { return (*Open("d.u16.bin", content, 3))->digest(); };
+  const std::string first = digest();
+  EXPECT_EQ(digest(), first);
+  content.back() = 'b';
+  EXPECT_NE(digest(), first);
+  content.back() = 'a';
+  content.front() = 'b';
+  EXPECT_NE(digest(), first);
+  content.front() = 'a';
+  content += "aa";
+  EXPECT_NE(digest(), first);
+  EXPECT_NE((*OpenJson(R"({"x": [1, 2], "y": [3]})"))->digest(), "");
+}
+
 TEST_F(DatasetTest, Json_Rows_AreRead) {
   const auto data = OpenJson("{\"x\": [1, -2.5], \"y\": [3e2]}\r\n{\"y\": [0], \"x\": [0.1, 4]}\n");
   ASSERT_TRUE(data.ok()) << data.status();
@@ -207,6 +223,30 @@ TEST_F(DatasetTest, Json_LineThatIsNotARow_NamesTheLineAndWhatIsAllowed) {
            {"--data=", "d.jsonl: line 2: ", words});
   }
   Expect(OpenJson("").status(), kInvalid, {"has 0 bytes"});
+}
+
+TEST_F(DatasetTest, Json_LineLongerThanItsNumbersNeed_IsRefusedBeforeItIsParsed) {
+  const std::string row = R"({"x": [1, 2], "y": [3]})";  // at most 64 + 3 * 40 bytes
+  EXPECT_TRUE(OpenJson(row + std::string(184 - row.size(), ' ') + "\n" + row).ok());
+  Expect(OpenJson(row + "\n" + row + std::string(185 - row.size(), ' ')).status(), kInvalid,
+         {"line 2: has more than 184 bytes", "2 + 1 numbers"});
+  Expect(OpenJson(std::string(3 << 20, '[')).status(), kInvalid, {"line 1: has more than 184"});
+}
+
+TEST_F(DatasetTest, Json_ManyLines_AreReadAcrossPieces) {
+  std::string content;
+  for (int i = 0; i < 100000; ++i) {
+    content += "{\"x\": [" + std::to_string(i) + ", 2], \"y\": [3]}\n";
+  }
+  ASSERT_GT(content.size(), size_t{2} << 20);
+  const auto data = OpenJson(content);
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_EQ((*data)->rows(), 100000);
+  const std::vector<int64_t> rows = {0, 43689, 99999};
+  const Batch batch = (*data)->Load(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(batch.inputs[i][0].item<float>(), static_cast<float>(rows[i]));
+  }
 }
 
 TEST_F(DatasetTest, Json_WithSeq_IsRefused) {

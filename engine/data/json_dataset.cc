@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/model/input_file.h"
+#include "engine/group/comm_status.h"
 #include "engine/model/strict_json.h"
 
 namespace regroup {
@@ -18,7 +19,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxBytes = size_t{1} << 30;
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
+constexpr int64_t kReadAtOnce = 1 << 20;
+
+// What a line of n numbers may have: parsing needs many times the memory of the text.
+constexpr int64_t kBytesBesideNumbers = 64;
+constexpr int64_t kMaxNumberBytes = 40;
 
 class JsonDataset : public Dataset {
  public:
@@ -94,26 +100,64 @@ absl::Status AppendRow(absl::string_view line, const std::string& where, const M
   return AppendNumbers(*row, "y", limits.out_features, where, y);
 }
 
+// The lines of a file, of which only a piece is held at a time.
+class LineReader {
+ public:
+  // `file` outlives the reader.
+  LineReader(const InputFile& file, int64_t max_line) : file_(file), max_line_(max_line) {}
+
+  bool done() const { return line_end_ == held_.size() && offset_ == file_.size(); }
+
+  // Without its end; valid until the next call. Call it while not done().
+  absl::StatusOr<absl::string_view> Next() {
+    held_.erase(0, line_end_);
+    size_t searched = 0;
+    size_t end = 0;
+    while ((end = held_.find('\n', searched)) == std::string::npos && offset_ < file_.size() &&
+           static_cast<int64_t>(held_.size()) <= max_line_) {
+      searched = held_.size();
+      const int64_t count = std::min(kReadAtOnce, file_.size() - offset_);
+      held_.resize(searched + count);
+      absl::Status read = file_.ReadAt(offset_, count, &held_[searched]);
+      if (!read.ok()) return WithReason(read, "DATA");
+      offset_ += count;
+    }
+    const size_t length = std::min(end, held_.size());
+    line_end_ = std::min(length + 1, held_.size());
+    return absl::string_view(held_).substr(0, length);
+  }
+
+ private:
+  const InputFile& file_;
+  const int64_t max_line_;
+  std::string held_;     // starts with the line returned last
+  size_t line_end_ = 0;  // after its newline
+  int64_t offset_ = 0;   // of the file: read up to here
+};
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonRows(const std::string& path,
+absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonRows(const InputFile& file,
                                                       const ModelLimits& limits) {
-  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
-  if (!file.ok()) {
-    return absl::Status(file.status().code(), absl::StrCat("--data=", file.status().message()));
-  }
-  absl::string_view rest = (*file)->bytes();
-  if (rest.empty() || rest.size() > kMaxBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--data=", path, ": has ", rest.size(),
+  if (file.size() == 0 || file.size() > kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--data=", file.path(), ": has ", file.size(),
                                                    " bytes: must have from 1 to ", kMaxBytes));
   }
+  const int64_t max_line =
+      kBytesBesideNumbers + kMaxNumberBytes * (limits.in_features + limits.out_features);
   std::vector<float> x, y;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string where = absl::StrCat("--data=", path, ": line ", number, ": ");
-    const absl::Status appended = AppendRow(rest.substr(0, end), where, limits, &x, &y);
+  LineReader lines(file, max_line);
+  for (int64_t number = 1; !lines.done(); ++number) {
+    const std::string where = absl::StrCat("--data=", file.path(), ": line ", number, ": ");
+    const absl::StatusOr<absl::string_view> line = lines.Next();
+    if (!line.ok()) return line.status();
+    if (static_cast<int64_t>(line->size()) > max_line) {
+      return absl::InvalidArgumentError(absl::StrCat(where, "has more than ", max_line,
+                                                     " bytes, the most for ", limits.in_features,
+                                                     " + ", limits.out_features, " numbers"));
+    }
+    const absl::Status appended = AppendRow(*line, where, limits, &x, &y);
     if (!appended.ok()) return appended;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return std::make_unique<JsonDataset>(limits.in_features, limits.out_features, std::move(x),
                                        std::move(y));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,9 +38,9 @@ class TokenDataset : public Dataset {
         const int64_t token = Token(bytes, at);
         if (token >= vocab_size_) {
           return absl::InvalidArgumentError(
-              absl::StrCat("--data=", file_->path(), ": token ", token, " at position ", row * seq_ + at,
-                           ": must be from 0 to ", vocab_size_ - 1, " (the model's vocabulary has ",
-                           vocab_size_, " tokens)"));
+              absl::StrCat("--data=", file_->path(), ": token ", token, " at position ",
+                           row * seq_ + at, ": must be from 0 to ", vocab_size_ - 1,
+                           " (the model's vocabulary has ", vocab_size_, " tokens)"));
         }
       }
     }
@@ -99,18 +100,16 @@ class TokenDataset : public Dataset {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const std::string& path, int token_bytes,
-                                                    int64_t seq, const ModelLimits& limits) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(std::unique_ptr<InputFile> file,
+                                                    int token_bytes, int64_t seq,
+                                                    const ModelLimits& limits) {
   if (seq < 1 || seq > limits.max_positions) {
     return absl::InvalidArgumentError(absl::StrCat("--seq=", seq, ": must be from 1 to ",
                                                    limits.max_positions,
                                                    " (the model's max_position_embeddings)"));
   }
-  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
-  if (!file.ok()) {
-    return absl::Status(file.status().code(), absl::StrCat("--data=", file.status().message()));
-  }
-  const int64_t size = (*file)->size();
+  const std::string path = file->path();
+  const int64_t size = file->size();
   if (size % token_bytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--data=", path, ": has ", size,
                                                    " bytes: must be a multiple of ", token_bytes));
@@ -120,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const std::string& path, int
     return absl::InvalidArgumentError(absl::StrCat(
         "--data=", path, ": has ", tokens, " tokens; a row of --seq=", seq, " needs ", seq + 1));
   }
-  return std::make_unique<TokenDataset>(*std::move(file), token_bytes, seq, limits.vocab_size);
+  return std::make_unique<TokenDataset>(std::move(file), token_bytes, seq, limits.vocab_size);
 }
 
 }  // namespace regroup

@@ -4,16 +4,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
+#include "engine/model/input_file.h"
 
 namespace regroup {
 
 // As Dataset::Open for a file of little-endian tokens of `token_bytes` (2 or 4) bytes each.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const std::string& path, int token_bytes,
-                                                    int64_t seq, const ModelLimits& limits);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(std::unique_ptr<InputFile> file,
+                                                    int token_bytes, int64_t seq,
+                                                    const ModelLimits& limits);
 
 }  // namespace regroup
 

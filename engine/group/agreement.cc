@@ -19,6 +19,16 @@ namespace {
 constexpr char kHasDigest = 'd';
 constexpr char kHasFailed = 'f';
 
+// Messages travel as gRPC status messages, which have to fit into a header.
+constexpr size_t kMaxShownValue = 200;
+constexpr size_t kMaxShownFailure = 2000;
+constexpr size_t kMaxMessage = 3500;
+
+std::string Shorten(absl::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  return absl::StrCat(text.substr(0, most), "... (", text.size(), " bytes)");
+}
+
 // Fields are framed by their lengths, so that {"ab", ""} and {"a", "b"} differ.
 std::string Frame(const std::vector<std::string>& values) {
   std::string framed;
@@ -48,7 +58,8 @@ std::string FirstMessage(const std::string& framed, const absl::Status& failure)
   if (!failure.ok()) {
     message.push_back(kHasFailed);
     message.push_back(static_cast<char>(failure.code()));
-    absl::StrAppend(&message, ReasonOf(failure), "\n", failure.message());
+    absl::StrAppend(&message, ReasonOf(failure), "\n",
+                    Shorten(failure.message(), kMaxShownFailure));
     return message;
   }
   const XXH128_hash_t digest = XXH3_128bits(framed.data(), framed.size());
@@ -65,16 +76,20 @@ absl::Status FirstFailure(const Group& group, absl::string_view where,
     if (message.size() < 2 || message[0] != kHasFailed) continue;
     const absl::string_view text = message.substr(2);
     const size_t end_of_reason = text.find('\n');
-    return WithReason(absl::Status(static_cast<absl::StatusCode>(message[1]),
-                                   absl::StrCat(where, ": rank ", group.options().ranks[i],
-                                                " failed: ", text.substr(end_of_reason + 1))),
-                      text.substr(0, end_of_reason));
+    return WithReason(
+        absl::Status(static_cast<absl::StatusCode>(message[1]),
+                     Shorten(absl::StrCat(where, ": rank ", group.options().ranks[i],
+                                          " failed: ", text.substr(end_of_reason + 1)),
+                             kMaxMessage)),
+        text.substr(0, end_of_reason));
   }
   return absl::OkStatus();
 }
 
 std::string ValueAt(const std::vector<std::string>& values, size_t position) {
-  return position < values.size() ? absl::StrCat("'", values[position], "'") : "nothing";
+  return position < values.size()
+             ? absl::StrCat("'", Shorten(values[position], kMaxShownValue), "'")
+             : "nothing";
 }
 
 // Compares the lead's list with the first that differs, and says which ranks hold which.
@@ -90,22 +105,24 @@ absl::Status Disagreement(const Group& group, absl::string_view where,
   const std::vector<std::string> b = Unframe(lists[other]);
   size_t position = 0;
   while (position < a.size() && position < b.size() && a[position] == b[position]) ++position;
-  std::string message =
-      absl::StrCat(where, ": ranks disagree at position ", position, ": ranks ",
-                   FormatRankList(sides[lists[0]]), " have ", ValueAt(a, position), " (of ",
-                   a.size(), " values), ranks ", FormatRankList(sides[lists[other]]), " have ",
-                   ValueAt(b, position), " (of ", b.size(), " values)");
+  const auto ranks_of = [&sides](const std::string& list) {
+    return Shorten(FormatRankList(sides[list]), kMaxShownValue);
+  };
+  std::string message = absl::StrCat(where, ": ranks disagree at position ", position, ": ranks ",
+                                     ranks_of(lists[0]), " have ", ValueAt(a, position), " (of ",
+                                     a.size(), " values), ranks ", ranks_of(lists[other]), " have ",
+                                     ValueAt(b, position), " (of ", b.size(), " values)");
   if (sides.size() > 2) absl::StrAppend(&message, "; ", sides.size(), " different lists in all");
-  return WithReason(absl::AbortedError(message), "RANKS_DISAGREE");
+  return WithReason(absl::AbortedError(Shorten(message, kMaxMessage)), "RANKS_DISAGREE");
 }
 
 }  // namespace
 
 absl::Status Agree(Group& group, absl::string_view phase, const std::vector<std::string>& values,
                    const absl::Status& failure) {
-  const std::string where =
-      absl::StrCat("engine ", group.options().engine, ", phase ", phase, ", group ",
-                   group.options().name, " of ranks ", FormatRankList(group.options().ranks));
+  const std::string where = absl::StrCat(
+      "engine ", group.options().engine, ", phase ", phase, ", group ", group.options().name,
+      " of ranks ", Shorten(FormatRankList(group.options().ranks), kMaxShownValue));
   const std::string framed = Frame(values);
   const absl::StatusOr<std::vector<std::string>> messages =
       group.Exchange(FirstMessage(framed, failure), phase);

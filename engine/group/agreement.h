@@ -13,9 +13,10 @@ namespace regroup {
 
 // Collective over `group`. Exchanges a digest of `values`; only on a mismatch the lists themselves,
 // and then every member gets the same error: ABORTED with reason RANKS_DISAGREE, naming engine,
-// phase, group, the ranks on each side, the first differing position, both values and both lengths.
-// A member that cannot take part because it failed passes its error as `failure`: then every member
-// gets that error, naming the rank, and nobody waits for the deadline.
+// phase, group, the ranks on each side, the first differing position, both values (cut to a
+// readable length) and both lengths. A member that cannot take part because it failed passes its
+// error as `failure`: then every member gets that error, naming the rank, and nobody waits for the
+// deadline.
 absl::Status Agree(Group& group, absl::string_view phase, const std::vector<std::string>& values,
                    const absl::Status& failure = absl::OkStatus());
 

@@ -220,6 +220,21 @@ TEST(Agreement, Mismatch_SameErrorOnEveryMember) {
   }
 }
 
+TEST(Agreement, LongValuesAndErrors_GiveShortMessages) {
+  RunInGroup({0, 1}, absl::Seconds(10), [](int rank, std::unique_ptr<Group> group) {
+    const std::string own(100000, rank == 0 ? 'a' : 'b');
+    const absl::Status status = Agree(*group, "create", {"same", own});
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_LT(status.message().size(), 4096u);
+    EXPECT_NE(status.message().find("'aaa"), absl::string_view::npos);
+    EXPECT_NE(status.message().find("'bbb"), absl::string_view::npos);
+    const absl::Status failed =
+        Agree(*group, "load", {}, rank == 0 ? absl::InternalError(own) : absl::OkStatus());
+    EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+    EXPECT_LT(failed.message().size(), 4096u);
+  });
+}
+
 TEST(Agreement, FramesKeepFieldsApart) {
   RunInGroup({0, 1}, kTimeout, [](int rank, std::unique_ptr<Group> group) {
     const std::vector<std::string> values =

@@ -22,7 +22,8 @@ struct RowState {
       pending;    // tokens that are not in the cache yet: the prompt, then the last token
   KvCache cache;  // made by the first decode
   int64_t generated = 0;
-  int64_t budget = 0;  // tokens to generate: max_tokens, or what the context leaves
+  int64_t capacity = 0;  // of the cache
+  int64_t budget = 0;    // tokens to generate: max_tokens, or what the context leaves
   bool finished = false;
 };
 
@@ -56,6 +57,7 @@ class ResidentEngine : public InferenceEngine {
       row.pending = prompt.tokens;
       row.budget = std::min(options.max_tokens,
                             limits.max_positions - static_cast<int64_t>(prompt.tokens.size()));
+      row.capacity = static_cast<int64_t>(prompt.tokens.size()) + row.budget;
       started.push_back(std::move(row));
     }
     std::sort(started.begin(), started.end(),
@@ -66,12 +68,22 @@ class ResidentEngine : public InferenceEngine {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<RowToken>> DecodeToken() override {
+  absl::StatusOr<std::vector<RowToken>> DecodeToken(
+      const std::function<absl::Status()>& may_go_on) override {
     std::vector<RowToken> tokens;
+    int64_t prefilled = 0;
     const absl::Status done = CatchStatus("generate", [&]() -> absl::Status {
       const at::NoGradGuard no_grad;
       for (RowState& row : rows_) {
         if (row.finished) continue;
+        if (row.generated == 0) {
+          const auto size = static_cast<int64_t>(row.pending.size());
+          if (prefilled > 0 && prefilled + size > kMaxPrefillTokens) continue;
+          prefilled += size;
+        }
+        if (may_go_on) {
+          if (absl::Status status = may_go_on(); !status.ok()) return status;
+        }
         absl::StatusOr<RowToken> token = Decode(&row);
         if (!token.ok()) return token.status();
         tokens.push_back(*token);
@@ -90,23 +102,21 @@ class ResidentEngine : public InferenceEngine {
                          [](const RowState& row) { return !row.finished; });
   }
 
+  int64_t cache_bytes() const override {
+    double bytes = 0;
+    for (const RowState& row : rows_) {
+      if (!row.finished) bytes += static_cast<double>(model_->CacheBytes(row.capacity));
+    }
+    return SaturatedBytes(bytes);
+  }
+
   void EndGeneration() override { rows_.clear(); }
 
   const EngineState& state() const override { return state_; }
 
-  void ReplaceState(EngineState state) override {
-    EndGeneration();
-    absl::StatusOr<ResidentRunner> runner = ResidentRunner::Make(model_->table(), state);
-    TORCH_CHECK(runner.ok(), runner.status().ToString());
-    runner_ = *std::move(runner);
-    state_ = std::move(state);
-  }
-
  private:
   absl::StatusOr<RowToken> Decode(RowState* row) {
-    if (row->generated == 0) {
-      row->cache = model_->MakeCache(static_cast<int64_t>(row->pending.size()) + row->budget);
-    }
+    if (row->generated == 0) row->cache = model_->MakeCache(row->capacity);
     const at::Tensor logits = model_->NextLogits(runner_, AsTensor(row->pending), &row->cache)
                                   .to(at::kFloat)
                                   .contiguous();

@@ -4,6 +4,7 @@
 #define ENGINE_INFER_INFERENCE_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct RowToken {
   Finish finish = Finish::kNone;
 };
 
+// Prompt tokens that one DecodeToken prefills at most, unless one row alone has more: it must not
+// take long, so that others get their turn and an abort is noticed.
+inline constexpr int64_t kMaxPrefillTokens = 512;
+
 // One thread at a time.
 class InferenceEngine {
  public:
@@ -45,22 +50,26 @@ class InferenceEngine {
                                                                EngineState state);
   virtual ~InferenceEngine() = default;
 
-  // Replaces a generation that is under way. Keeps the prompts; they are prefilled by the first
-  // Decode. Errors: INVALID_ARGUMENT.
+  // Replaces a generation that is under way. Keeps the prompts; they are prefilled by the
+  // first calls of DecodeToken. Errors: INVALID_ARGUMENT.
   virtual absl::Status StartGeneration(const std::vector<PromptRow>& rows,
                                        const SamplingOptions& options) = 0;
 
-  // One more token for each unfinished row, in row order. Empty when all are finished.
-  virtual absl::StatusOr<std::vector<RowToken>> DecodeToken() = 0;
+  // One more token for each unfinished row, in row order; rows whose prompts exceed what one call
+  // prefills get theirs in a later call. Empty when all are finished. `may_go_on`, if any, is asked
+  // before each row; its error ends the generation and is returned, as any other.
+  virtual absl::StatusOr<std::vector<RowToken>> DecodeToken(
+      const std::function<absl::Status()>& may_go_on) = 0;
   virtual int64_t unfinished() const = 0;
+
+  // What the caches of the unfinished rows take when they are full; rows get theirs when they are
+  // prefilled. Saturates.
+  virtual int64_t cache_bytes() const = 0;
 
   // Frees caches.
   virtual void EndGeneration() = 0;
 
   virtual const EngineState& state() const = 0;
-
-  // Takes over new weights (a sync): drops caches and any generation under way.
-  virtual void ReplaceState(EngineState state) = 0;
 };
 
 }  // namespace regroup

@@ -71,7 +71,7 @@ class InferenceEngineTest : public testing::Test {
   static std::map<int64_t, Answer> RunOut(InferenceEngine& engine) {
     std::map<int64_t, Answer> answers;
     while (engine.unfinished() > 0) {
-      const auto tokens = engine.DecodeToken();
+      const auto tokens = engine.DecodeToken(nullptr);
       EXPECT_TRUE(tokens.ok()) << tokens.status();
       if (!tokens.ok()) break;
       for (const RowToken& token : *tokens) {
@@ -82,7 +82,7 @@ class InferenceEngineTest : public testing::Test {
         answer.finish = token.finish;
       }
     }
-    EXPECT_TRUE(engine.DecodeToken()->empty());
+    EXPECT_TRUE(engine.DecodeToken(nullptr)->empty());
     return answers;
   }
 
@@ -275,20 +275,41 @@ TEST_F(InferenceEngineTest, StartGeneration_Refused_KeepsTheOneUnderWay) {
   EXPECT_EQ(RunOut(*engine_).at(0).tokens.size(), 5u);
 }
 
-TEST_F(InferenceEngineTest, ReplaceState_InTheMiddle_DropsTheGenerationAndUsesTheNewWeights) {
-  const std::vector<PromptRow> rows = {{0, Prompt(6)}};
-  ASSERT_TRUE(engine_->StartGeneration(rows, Greedy(10)).ok());
-  ASSERT_TRUE(engine_->DecodeToken().ok());
-  EngineState next = StateOf(99);
-  next.weights_version = 7;
-  engine_->ReplaceState(std::move(next));
+TEST_F(InferenceEngineTest, DecodeToken_LongPrompts_AreBoundedInEachCallAndChangeNothing) {
+  std::vector<PromptRow> rows;
+  for (int64_t row = 0; row < 20; ++row) rows.push_back({row, Prompt(60)});
+  ASSERT_TRUE(engine_->StartGeneration(rows, Sampling(3, 1)).ok());
+  // 8 rows of 60 tokens fit, then 8 more beside the first, then the last 4.
+  std::vector<size_t> counts;
+  while (engine_->unfinished() > 0) counts.push_back(engine_->DecodeToken(nullptr)->size());
+  EXPECT_EQ(counts, (std::vector<size_t>{8, 16, 20, 12, 4}));
+  const auto together = Generate(*engine_, rows, Sampling(3, 1));
+  for (const PromptRow& row : rows) {
+    EXPECT_EQ(Generate(*engine_, {row}, Sampling(3, 1)).at(row.row), together.at(row.row));
+  }
+}
+
+TEST_F(InferenceEngineTest, DecodeToken_ToldToStop_EndsBetweenTwoRows) {
+  ASSERT_TRUE(engine_->StartGeneration({{0, Prompt(6)}, {1, Prompt(6)}}, Greedy(10)).ok());
+  int asked = 0;
+  const auto tokens = engine_->DecodeToken(
+      [&] { return ++asked == 2 ? absl::CancelledError("enough") : absl::OkStatus(); });
+  EXPECT_EQ(tokens.status().message(), "enough");
+  EXPECT_EQ(asked, 2);
   EXPECT_EQ(engine_->unfinished(), 0);
-  EXPECT_TRUE(engine_->DecodeToken()->empty());
-  EXPECT_EQ(engine_->state().weights_version, 7);
-  EXPECT_EQ(Generate(*engine_, rows, Sampling(10, 1)),
-            Generate(*MakeEngine(99), rows, Sampling(10, 1)));
-  EXPECT_NE(Generate(*engine_, rows, Sampling(10, 1)),
-            Generate(*MakeEngine(5), rows, Sampling(10, 1)));
+}
+
+TEST_F(InferenceEngineTest, CacheBytes_OfUnfinishedRows_IsWhatTheirCachesTake) {
+  ASSERT_TRUE(engine_->StartGeneration({{0, Prompt(6)}, {1, Prompt(60)}}, Greedy(10)).ok());
+  // Keys and values of 2 layers, 2 heads of 16, fp32; the second row's context ends at 64.
+  EXPECT_EQ(engine_->cache_bytes(), (16 + 64) * 2 * 2 * 2 * 16 * 4);
+  const KvCache cache = model_->MakeCache(16);
+  EXPECT_EQ(model_->CacheBytes(16),
+            static_cast<int64_t>(2 * (cache.keys[0].nbytes() + cache.values[0].nbytes())));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine_->DecodeToken(nullptr).ok());
+  EXPECT_EQ(engine_->cache_bytes(), model_->CacheBytes(16));
+  engine_->EndGeneration();
+  EXPECT_EQ(engine_->cache_bytes(), 0);
 }
 
 TEST_F(InferenceEngineTest, EndGeneration_InTheMiddle_LeavesNothingUnfinished) {
@@ -296,15 +317,15 @@ TEST_F(InferenceEngineTest, EndGeneration_InTheMiddle_LeavesNothingUnfinished) {
   EXPECT_EQ(engine_->unfinished(), 1);
   engine_->EndGeneration();
   EXPECT_EQ(engine_->unfinished(), 0);
-  EXPECT_TRUE(engine_->DecodeToken()->empty());
+  EXPECT_TRUE(engine_->DecodeToken(nullptr)->empty());
 }
 
 TEST_F(InferenceEngineTest, DecodeToken_DivergedWeights_ReturnsAnErrorAndEnds) {
   EngineState state = StateOf(5);
   state.units[1].weights.fill_(NAN);
-  engine_->ReplaceState(std::move(state));
+  engine_ = InferenceEngine::Make(model_.get(), std::move(state)).value();
   ASSERT_TRUE(engine_->StartGeneration({{0, Prompt(6)}}, Greedy(10)).ok());
-  EXPECT_EQ(engine_->DecodeToken().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(engine_->DecodeToken(nullptr).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(engine_->unfinished(), 0);
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -193,7 +192,8 @@ TEST(PlanTest, Plan_SeveralHolders_SharesTheLoadEvenly) {
   EXPECT_EQ(sent, (std::map<int, int64_t>{{0, 20000}, {1, 20000}, {2, 20000}}));
 }
 
-// The bound is far above what a linear plan needs, and far below what any quadratic one does.
+// A rank's part overlaps with what few others hold: pieces grow with the ranks, not with their
+// pairs.
 TEST(PlanTest, Plan_ManyRanksAndUnits_IsLinearInItsCopies) {
   const ParamTable table = MakeTable(std::vector<int64_t>(300, 12'000'000));
   std::vector<int> old_ranks(256);
@@ -202,15 +202,12 @@ TEST(PlanTest, Plan_ManyRanksAndUnits_IsLinearInItsCopies) {
   std::iota(new_ranks.begin(), new_ranks.end(), 40);
   std::mt19937 random(5);
   std::shuffle(new_ranks.begin(), new_ranks.end(), random);
-  const auto start = std::chrono::steady_clock::now();
   const MovePlan plan =
       PlanMove(table, MakeLayout(old_ranks), MakeLayout(new_ranks), int64_t{1} << 24);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(plan.elements_moved + plan.elements_kept, 300 * int64_t{12'000'000});
+  EXPECT_GE(plan.copies.size(), 300u * 256);
   EXPECT_LE(plan.copies.size(), 300u * (256 + 250));
   EXPECT_NE(plan.Digest(), 0u);
-  EXPECT_LT(seconds.count(), 2.0);
-  RecordProperty("milliseconds", static_cast<int>(seconds.count() * 1000));
 }
 
 }  // namespace

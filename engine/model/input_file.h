@@ -17,8 +17,8 @@ namespace regroup {
 // INVALID_ARGUMENT unless `path` is what a system call takes: 1 to 4095 bytes, none of them zero.
 absl::Status CheckPath(absl::string_view path);
 
-// A regular file, read piece by piece and never mapped: who truncates it under us makes a read fail,
-// not the process. Thread safe.
+// A regular file, read piece by piece and never mapped: who truncates it under us makes a read
+// fail, not the process. Thread safe.
 class InputFile {
  public:
   // Never blocks: anything but a regular file (a pipe, a folder, a device) is refused before it is

@@ -250,5 +250,25 @@ TEST(LlamaTest, LossSum_ManyRows_IsTheSumOfTheRows) {
   EXPECT_NEAR(llama.LossSum(runner, batch).item<double>() / sum, 1, 1e-6);
 }
 
+TEST(LlamaTest, Signature_WhatNoTableShows_IsInIt) {
+  const std::string signature = Llama(ConfigOf({}), DType::kFp32).Signature();
+  for (const auto& [field, value] :
+       std::vector<std::pair<std::string, std::string>>{{"rms_norm_eps", "1e-3"},
+                                                        {"rope_theta", "123"},
+                                                        {"tie_word_embeddings", "true"},
+                                                        {"num_attention_heads", "8"}}) {
+    const Llama other(ConfigOf({{field, value}, {"head_dim", "8"}}), DType::kFp32);
+    const Llama same(ConfigOf({{"head_dim", "8"}}), DType::kFp32);
+    EXPECT_NE(other.Signature(), same.Signature()) << field;
+  }
+  EXPECT_EQ(Llama(ConfigOf({{"eos_token_id", "9"}}), DType::kFp32).Signature(), signature);
+}
+
+TEST(LlamaTest, ActivationBytes_GrowWithTheBatchAndSaturate) {
+  const Llama llama(ConfigOf({}), DType::kFp32);
+  EXPECT_EQ(llama.ActivationBytes(3, 5), 15 * (2 * 257 + 2 * 64 * 16) * 4);
+  EXPECT_EQ(llama.ActivationBytes(int64_t{1} << 62, 1 << 20), INT64_MAX);
+}
+
 }  // namespace
 }  // namespace regroup

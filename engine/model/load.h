@@ -17,7 +17,7 @@
 
 namespace regroup {
 
-// Where the initial value of a parameter comes from: mapped safetensors, or a seeded draw that does
+// Where the initial value of a parameter comes from: safetensors files, or a seeded draw that does
 // not depend on the layout.
 class WeightSource {
  public:
@@ -39,7 +39,7 @@ struct LoadedModel {
 };
 
 // Reads `spec`: a folder with config.json + *.safetensors, random:FOLDER, or
-// mlp:in=8,hidden=16,layers=2,out=4. Reads headers only; weights are mapped. `dtype` unset: the
+// mlp:in=8,hidden=16,layers=2,out=4. Reads headers only. `dtype` unset: the
 // files' own. Everything is checked before anything is allocated: all missing, unexpected and
 // mis-shaped tensors are listed in one error. Errors: INVALID_ARGUMENT (spec, config or header,
 // naming file, field and value), NOT_FOUND (folder or file), UNIMPLEMENTED (model type, rope type,

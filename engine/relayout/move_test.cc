@@ -195,6 +195,12 @@ TEST_P(RandomMoveTest, Move_ThereAndBack_IsBitwiseRight) {
 
   std::swap(options.source, options.destination);
   const Outcome back = MoveAll(table, options, there.states);
+  ASSERT_EQ(back.statuses.size(), there.statuses.size());
+  for (const auto& [rank, status] : back.statuses)
+    EXPECT_TRUE(status.ok()) << rank << ": " << status;
+  ASSERT_EQ(back.states.size(), old_states.size());
+  EXPECT_EQ(back.sum.bytes_sent, there.sum.bytes_sent);
+  EXPECT_EQ(back.sum.bytes_received, there.sum.bytes_received);
   for (const auto& [rank, state] : back.states) {
     SCOPED_TRACE(rank);
     ExpectSameState(state, old_states.at(rank));

@@ -57,6 +57,9 @@ class TwoLayers : public Model {
   }
   at::Tensor NextLogits(UnitRunner&, const at::Tensor&, KvCache*) const override { return {}; }
   KvCache MakeCache(int64_t) const override { return {}; }
+  int64_t CacheBytes(int64_t) const override { return 0; }
+  int64_t ActivationBytes(int64_t, int64_t) const override { return 0; }
+  std::string Signature() const override { return "two layers"; }
 
  private:
   ParamTable table_;
@@ -103,7 +106,7 @@ class FixedWeights : public WeightSource {
   absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
     return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end);
   }
-  std::string ContentDigest() const override { return "fixed"; }
+  std::vector<std::string> ContentTerms() const override { return {"fixed"}; }
 
  private:
   const ParamTable* table_;
@@ -213,6 +216,7 @@ struct Case {
   OptimizerKind optimizer;
   double clip;
   int64_t batch;
+  CheckLevel checks = CheckLevel::kBasic;
 };
 
 class TrainerParity : public testing::TestWithParam<Case> {};
@@ -221,7 +225,8 @@ TEST_P(TrainerParity, ThreeSteps_EqualOneProcess) {
   const Case& c = GetParam();
   const TwoLayers model;
   const MemoryRows data(7);  // no multiple of the batch: rows wrap around
-  const EngineSpec spec = Spec(c.optimizer, c.clip);
+  EngineSpec spec = Spec(c.optimizer, c.clip);
+  spec.checks = c.checks;
   Reference reference(model, spec);
   std::vector<ReferenceStep> expected;
   for (int i = 0; i < 3; ++i) expected.push_back(reference.Step(data, c.batch));
@@ -253,7 +258,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{1, 2}, OptimizerKind::kAdamW, 0, 5},
                     Case{{2, 0, 1}, OptimizerKind::kAdamW, 0.05, 5},
                     Case{{0, 1, 2}, OptimizerKind::kSgd, 0.05, 1},  // fewer rows than ranks
-                    Case{{0, 1, 2, 3}, OptimizerKind::kAdamW, 0, 6}));
+                    Case{{0, 1, 2, 3}, OptimizerKind::kAdamW, 0, 6},
+                    Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kFull},
+                    Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kOff}));
 
 TEST(Trainer, NonFiniteGradientOnOneRank_SkipsOnAllAndNamesIt) {
   const TwoLayers model;
@@ -298,6 +305,22 @@ TEST(Trainer, DataOfOneRankBroken_FailsTheStepOnAllAndChangesNothing) {
     data.set_broken(false);
     EXPECT_TRUE(trainer.Step(data, 4).ok()) << "the trainer goes on";
   });
+}
+
+TEST(Trainer, LoadWeights_ToldToStop_EndsAfterThatParameter) {
+  const TwoLayers model;
+  Layout layout;
+  layout.ranks = {0};
+  ASSERT_TRUE(CompleteLayout(&layout).ok());
+  EngineState state = MakeState(model.table(), layout, 0, 0);
+  FixedWeights weights(&model.table());
+  std::vector<int64_t> progress;
+  const absl::Status status = LoadWeights(model.table(), weights, &state, [&](int64_t bytes) {
+    progress.push_back(bytes);
+    return progress.size() == 3 ? absl::CancelledError("enough") : absl::OkStatus();
+  });
+  EXPECT_EQ(status.message(), "enough");
+  EXPECT_EQ(progress, (std::vector<int64_t>{0, 4 * kHidden * kIn, 4 * kHidden * (kIn + 1)}));
 }
 
 TEST(Trainer, SameEngineTwice_SameBits) {

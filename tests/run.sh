@@ -42,12 +42,15 @@ bash tests/lint.sh "${full[@]}" --failures="$scratch/files" || true
 cat "$scratch/files" >>"$scratch/lint"
 
 say "building and running the tests"
-query='tests(//...)'
-[[ ${#full[@]} -eq 0 ]] && query="tests(//...) except attr(tags, '\bfull\b', tests(//...))"
+# Not //...: a bazel-* link of another output base would count as a package.
+packages=(//client/... //daemon/... //engine/... //proto/... //tests/...)
+all="tests(set(${packages[*]}))"
+query=$all
+[[ ${#full[@]} -eq 0 ]] && query="$all except attr(tags, '\bfull\b', $all)"
 bazel_cmd query --keep_going --noshow_progress "$query" >"$scratch/targets" 2>"$scratch/query.log" ||
-  { cat "$scratch/query.log"; echo "the packages of //... do not all load" >>"$scratch/lint"; }
+  { cat "$scratch/query.log"; echo "the packages do not all load" >>"$scratch/lint"; }
 bazel_cmd test "${quiet[@]}" "${filter[@]}" --local_test_jobs="$bazel_jobs" --test_output=summary \
-  --build_event_json_file="$scratch/events.json" //... >"$scratch/test.log" 2>&1 || true
+  --build_event_json_file="$scratch/events.json" "${packages[@]}" >"$scratch/test.log" 2>&1 || true
 # Compile errors; the logs of failed tests come from the count below.
 grep -E -B2 -A12 '(error:|ERROR:)' "$scratch/test.log" | head -n 200 || true
 

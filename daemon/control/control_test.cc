@@ -366,7 +366,7 @@ TEST(RankCommands, ChooseError_TheMostTellingOneWins) {
   EXPECT_TRUE(ChooseError({{0, absl::OkStatus()}, {1, absl::OkStatus()}}).ok());
   EXPECT_TRUE(ChooseError({}).ok());
   EXPECT_EQ(ChooseError({{0, closed}, {1, timeout}}), timeout);
-  EXPECT_EQ(ChooseError({{0, other}, {1, timeout}}), timeout);
+  EXPECT_EQ(ChooseError({{0, other}, {1, timeout}}), other);
   EXPECT_EQ(ChooseError({{0, CancelledError("x")}, {1, other}}), other);
   EXPECT_EQ(ChooseError({{0, timeout}, {1, heard}, {2, lost}}), lost);
   EXPECT_EQ(ChooseError({{0, other}, {1, absl::AbortedError("second")}}), other);

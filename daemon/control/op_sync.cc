@@ -62,7 +62,12 @@ absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destinatio
   const std::vector<WorkerRef> members = UnionOfMembers(source.members, destination.members);
 
   const absl::StatusOr<MoveTotals> totals = MoveUpToCommit(run, source, members, prepare);
-  if (!totals.ok()) return EngineError(totals.status(), destination, run.phase());
+  if (!totals.ok()) {
+    // A rank that could not roll back is gone by now.
+    run.context().FailIfMemberLost(source_uid);
+    run.context().FailIfMemberLost(destination_uid);
+    return EngineError(totals.status(), destination, run.phase());
+  }
   CommitMove(run, source, members, source.members);
   run.context().FailIfMemberLost(destination_uid);
   if (absl::Status failure = run.FailureOf(destination_uid); !failure.ok()) {

@@ -25,13 +25,14 @@ bool IsLost(const RankStatus& answer) {
          detail->ranks_size() == 1 && detail->ranks(0) == answer.rank;
 }
 
-// Smaller is more telling.
+// Smaller is more telling: who is lost, then a rank's own trouble, then what it did to the others: the
+// time limit names who kept a rank waiting, a closed connection only who gave up first.
 int Precedence(const RankStatus& answer) {
   if (answer.status.ok()) return 5;
   if (IsLost(answer)) return 0;
-  if (absl::IsDeadlineExceeded(answer.status)) return 1;
-  if (absl::IsUnavailable(answer.status)) return 2;
-  return absl::IsCancelled(answer.status) ? 4 : 3;
+  if (absl::IsDeadlineExceeded(answer.status)) return 2;
+  if (absl::IsUnavailable(answer.status)) return 3;
+  return absl::IsCancelled(answer.status) ? 4 : 1;
 }
 
 // A worker's own errors carry a detail; others are of the call itself.

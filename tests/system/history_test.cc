@@ -129,7 +129,7 @@ TEST_F(HistoryTest, Create_DisjointByTwoClientsAtOnce_BothTrain) {
     for (const std::string& flag : OptimizerFlags(options)) command.push_back(flag);
     return cli().ctl().Start(command);
   };
-  for (int round = 0; round < 12 && !HasFailure(); ++round) {
+  for (int round = 0; round < 8 && !HasFailure(); ++round) {
     const auto a = create("a", "0,3", Data().untied.folder, AdamW());
     absl::SleepFor(absl::Milliseconds(generator() % 100));  // any offset must do
     const auto b = create("b", "1,2", Data().tied.folder, Sgd());

@@ -172,7 +172,7 @@ TEST_F(WorkerFaultTest, Delete_WithAStoppedRank_EndsAndReplacesIt) {
 // because a rank that held state is gone. Never half, never a hang.
 TEST_F(WorkerFaultTest, Kill_DuringRelayout_LeavesAWholeOrAFailedEngine) {
   std::mt19937 generator(5);
-  for (int i = 0; i < 6 && !HasFailure(); ++i) {
+  for (int i = 0; i < 4 && !HasFailure(); ++i) {
     cli().Create("e", "0-3", kBigMlp, OptimizerFlags(AdamW()));
     cli().Train("e", Rows(1));
     const int rank = i % 2 == 0 ? 3 : 0;

@@ -13,7 +13,8 @@
 namespace regroup {
 
 // Makes the status of one error. `code` must not be OK.
-absl::Status MakeError(absl::StatusCode code, absl::string_view message, const v1::ErrorDetail& detail);
+absl::Status MakeError(absl::StatusCode code, absl::string_view message,
+                       const v1::ErrorDetail& detail);
 
 // As above, with only a reason.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, v1::ErrorReason reason);

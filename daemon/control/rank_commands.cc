@@ -25,8 +25,8 @@ bool IsLost(const RankStatus& answer) {
          detail->ranks_size() == 1 && detail->ranks(0) == answer.rank;
 }
 
-// Smaller is more telling: who is lost, then a rank's own trouble, then what it did to the others: the
-// time limit names who kept a rank waiting, a closed connection only who gave up first.
+// Smaller is more telling: who is lost, then a rank's own trouble, then what it did to the others:
+// the time limit names who kept a rank waiting, a closed connection only who gave up first.
 int Precedence(const RankStatus& answer) {
   if (answer.status.ok()) return 5;
   if (IsLost(answer)) return 0;

@@ -14,15 +14,15 @@
 
 namespace regroup {
 
-// Read-only after Open; safe to share between threads. Rows of tokens are read from the file when they
-// are asked for, a .jsonl file is read whole by Open.
+// Read-only after Open; safe to share between threads. Rows of tokens are read from the file when
+// they are asked for, a .jsonl file is read whole by Open.
 class Dataset {
  public:
   // Opens `path` for a model with `limits` and rows of `seq` tokens (0 for mlp models).
   // Errors, each naming --data or --seq, the value and what is allowed: NOT_FOUND; INVALID_ARGUMENT
-  // (ending, empty, odd length, a line that is too long, shorter than one row, seq <= 0 or above max_positions, seq given
-  // for mlp, a json line that is not a row); UNIMPLEMENTED (.jsonl for a language model, in this
-  // version).
+  // (ending, empty, odd length, a line that is too long, shorter than one row, seq <= 0 or above
+  // max_positions, seq given for mlp, a json line that is not a row); UNIMPLEMENTED (.jsonl for a
+  // language model, in this version).
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const std::string& path, int64_t seq,
                                                        const ModelLimits& limits);
   virtual ~Dataset() = default;
@@ -33,8 +33,8 @@ class Dataset {
   const std::string& digest() const { return digest_; }
 
   // Checks rows first, first+1, ... (mod rows()), `count` of them (each row at most once).
-  // Errors: INVALID_ARGUMENT naming the file, the position, the token and the vocabulary size; DATA_LOSS
-  // if the file changed since it was opened.
+  // Errors: INVALID_ARGUMENT naming the file, the position, the token and the vocabulary size;
+  // DATA_LOSS if the file changed since it was opened.
   virtual absl::Status Check(int64_t first, int64_t count) const = 0;
 
   // Counted targets (language models) or target elements (mlp) of the given rows.

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/model/load.h"
 #include "engine/model/input_file.h"
+#include "engine/model/load.h"
 #include "engine/model/safetensors.h"
 #include "engine/zero/dtype.h"
 

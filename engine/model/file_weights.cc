@@ -110,9 +110,8 @@ class FileWeights : public WeightSource {
     if (!unchanged.ok()) return WithReason(unchanged, "DATA");
     at::Tensor value;
     const absl::Status done =
-        CatchStatus(absl::StrCat("read ", source.file->path()), [&]() -> absl::Status {
-          return Convert(source, begin, end, &value);
-        });
+        CatchStatus(absl::StrCat("read ", source.file->path()),
+                    [&]() -> absl::Status { return Convert(source, begin, end, &value); });
     if (!done.ok()) return done;
     return value;
   }

@@ -66,8 +66,9 @@ KvCache Mlp::MakeCache(int64_t capacity) const { throw StatusException(NotALangu
 int64_t Mlp::CacheBytes(int64_t capacity) const { return 0; }
 
 int64_t Mlp::ActivationBytes(int64_t rows, int64_t seq) const {
-  const double of_row = static_cast<double>(config_.in + config_.out) +
-                        static_cast<double>(config_.layers - 1) * static_cast<double>(config_.hidden);
+  const double of_row =
+      static_cast<double>(config_.in + config_.out) +
+      static_cast<double>(config_.layers - 1) * static_cast<double>(config_.hidden);
   return SaturatedBytes(static_cast<double>(rows) * of_row *
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the numbers that reference_test.cc expects: transformers and torch.optim on the test's weights.
+"""Prints the numbers that reference_test.cc expects: transformers and torch.optim, same weights.
 
     python3 golden.py
 
@@ -28,9 +28,10 @@ class Draws:
 
 
 def llama(tied):
-    config = LlamaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, head_dim=16, intermediate_size=160,
-                         max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=tied)
+    config = LlamaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                         intermediate_size=160, max_position_embeddings=64, rms_norm_eps=1e-6,
+                         tie_word_embeddings=tied)
     model = LlamaForCausalLM(config).float()
     draws = Draws(1)
     with torch.no_grad():
@@ -74,8 +75,8 @@ def llama_loss(model):
 
 def generate(model, label):
     prompt = tokens(7)
-    done = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None,
-                          pad_token_id=0)[0].tolist()
+    done = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False,
+                          eos_token_id=None, pad_token_id=0)[0].tolist()
     with torch.no_grad():
         logprobs = torch.log_softmax(model(torch.tensor([done])).logits[0], -1)
     chosen = [logprobs[i - 1, done[i]].item() for i in range(len(prompt), len(done))]
@@ -85,12 +86,14 @@ def generate(model, label):
 def main():
     model = llama(tied=False)
     generate(model, "llama")
-    train(model, llama_loss(model), torch.optim.AdamW(model.parameters(), lr=1e-3), 0.5, "llama adamw clip")
+    train(model, llama_loss(model), torch.optim.AdamW(model.parameters(), lr=1e-3), 0.5,
+          "llama adamw clip")
     generate(model, "llama trained")
 
     model = llama(tied=True)
     train(model, llama_loss(model),
-          torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01), 0, "tied sgd")
+          torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01), 0,
+          "tied sgd")
     generate(model, "tied trained")
 
     layers = [torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3)]

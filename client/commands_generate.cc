@@ -74,6 +74,11 @@ absl::Status RunGenerate(const GenerateOptions& o, Session* session) {
   } else {
     session->Print(GenerateView(*response, session->color()));
   }
+  for (const v1::Output& output : response->outputs()) {
+    if (output.finish_reason() == v1::FINISH_REASON_CANCELLED) {
+      return absl::CancelledError("generation cancelled before its end");
+    }
+  }
   return absl::OkStatus();
 }
 

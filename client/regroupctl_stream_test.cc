@@ -300,7 +300,8 @@ TEST_F(GenerateTest, CancelledByTheServer_HasItsOutputs) {
     };
     const Result result =
         RunCtl({"-o", "json", "generate", "rollout", "--tokens=1", "--max-tokens=4"});
-    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.code, 1) << result.out;
+    EXPECT_NE(result.err.find("cancelled"), std::string::npos) << result.err;
     EXPECT_NE(result.out.find("\"tokens\":[7]"), std::string::npos) << result.out;
     EXPECT_NE(result.out.find("\"finishReason\":\"CANCELLED\""), std::string::npos) << result.out;
   }

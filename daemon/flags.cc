@@ -120,6 +120,14 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
     unavailable.push_back(app.add_flag(flag, "not available in this version"));
   }
 
+  // CLI11 would take the argument that follows for the value.
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    if (absl::StartsWith(argument, "--") && absl::EndsWith(argument, "=")) {
+      return Failure(absl::InvalidArgumentError(
+          absl::StrCat(argument, " has no value; allowed: ", argument, "VALUE")));
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -44,6 +44,11 @@ TEST(Flags, Missing_AreNamed) {
   ExpectRefused(Parse({"--node=a", "--listen=[::1]:0"}), 2, "--ranks");
 }
 
+TEST(Flags, EmptyValue_TakesNothingFromWhatFollows) {
+  ExpectRefused(ParseMore({"--state-dir=", "--insecure"}), 2, "--state-dir= has no value");
+  ExpectRefused(Parse({"--node=", "--listen=127.0.0.1:0", "--ranks=1"}), 2, "--node= has no value");
+}
+
 TEST(Flags, Unknown_IsNamed) {
   ExpectRefused(ParseMore({"--rank=3"}), 2, "--rank=3");
   ExpectRefused(ParseMore({"stray"}), 2, "stray");

@@ -197,7 +197,7 @@ absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& r
 absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineRequest& request) {
   absl::StatusOr<v1::ExportEngineRequest> checked;
   const auto check = [&] {
-    const absl::Status status = FindUsable(request.name(), "export").status();
+    absl::Status status = FindUsable(request.name(), "export").status();
     if (!status.ok()) return status;
     checked = CheckExport(request, options_.limits);
     return checked.status();
@@ -230,7 +230,7 @@ absl::Status Control::Train(const v1::TrainRequest& request,
   uint64_t uid = 0;
   TicketQueue::Place turn;
   const auto check = [&] {
-    const absl::Status status = FindUsable(request.name(), "train").status();
+    absl::Status status = FindUsable(request.name(), "train").status();
     if (!status.ok()) return status;
     checked = CheckTrain(request, options_.limits);
     return checked.status();

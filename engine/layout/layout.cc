@@ -69,7 +69,7 @@ absl::Status CompleteLayout(Layout* layout) {
     if (axis.value < 0 || axis.value > count) {
       return absl::InvalidArgumentError(absl::StrCat(
           axis.flag, "=", axis.value, " does not fit --ranks=", ShortRanks(layout->ranks),
-          "; allowed: 1 to ", count, " (the number of ranks), or 0 to derive it"));
+          "; allowed: dp * tp * ep = ", count, ", the number of ranks"));
     }
   }
   const int64_t tp = std::max(layout->tp, 1);

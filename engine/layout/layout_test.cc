@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLayout{Ranks({0, -3}), kInvalid, {"--ranks", "-3"}},
         BadLayout{Ranks({100000}), kInvalid, {"--ranks", "100000"}},
         BadLayout{Ranks({0, 1, 0}), kInvalid, {"--ranks=0-1,0", "rank 0", "twice"}},
-        BadLayout{Ranks({0, 1}, 3), kInvalid, {"--dp=3", "--ranks=0-1", "1 to 2"}},
+        BadLayout{Ranks({0, 1}, 3), kInvalid, {"--dp=3", "--ranks=0-1", "dp * tp * ep = 2"}},
         BadLayout{Ranks({0, 1}, 1), kInvalid, {"--dp=1", "dp * tp * ep = 2"}},
         BadLayout{Ranks({0, 1}, -1), kInvalid, {"--dp=-1"}},
         BadLayout{Ranks({0, 1}, 0, 2147483647), kInvalid, {"--tp=2147483647"}},

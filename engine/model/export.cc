@@ -228,6 +228,13 @@ class FolderWriter : public ExportWriter {
     if (closed != 0) return WriteError(errno, path_);
     absl::Status status = SyncFolder(aside_);
     if (!status.ok()) return status;
+    // The empty folder that it replaces, if any, decides who may read the result.
+    struct stat replaced {};
+    if (stat(target_.c_str(), &replaced) == 0 &&
+        (chmod(aside_.c_str(), replaced.st_mode & 07777) != 0 ||
+         chown(aside_.c_str(), replaced.st_uid, replaced.st_gid) != 0)) {
+      return WriteError(errno, aside_);
+    }
     // Replaces an empty folder, and nothing else.
     if (rename(aside_.c_str(), target_.c_str()) != 0) return WriteError(errno, target_);
     aside_.clear();

@@ -66,7 +66,9 @@ TEST_F(ExportTest, Commit_NewFolder_LoadsBackBitForBit) {
 
 TEST_F(ExportTest, Commit_EmptyFolderOrTrailingSlashOrLink_IsFilled) {
   fs::create_directory(folder_.File("empty"));
+  fs::permissions(folder_.File("empty"), fs::perms::owner_all);
   ASSERT_TRUE(ExportTo("empty").ok());
+  EXPECT_EQ(fs::status(folder_.File("empty")).permissions(), fs::perms::owner_all);
   ASSERT_TRUE(ExportTo("slash//").ok());
   fs::create_directory(folder_.File("real"));
   fs::create_directory_symlink("real", folder_.File("link"));

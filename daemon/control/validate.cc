@@ -99,10 +99,9 @@ absl::StatusOr<v1::Layout> CheckLayout(const v1::Layout& given, int ranks) {
 absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given) {
   v1::OptimizerSpec optimizer = given;
   if (optimizer.name().empty()) optimizer.set_name("adamw");
-  if (optimizer.name() == "adam") return NotAvailable("--optimizer=adam");
-  const bool adamw = optimizer.name() == "adamw";
-  if (!adamw && optimizer.name() != "sgd") {
-    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adamw");
+  const bool adam = optimizer.name() == "adam" || optimizer.name() == "adamw";
+  if (!adam && optimizer.name() != "sgd") {
+    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adam, adamw");
   }
   if (optimizer.learning_rate() == 0) {
     return FieldError("--lr", "0", "is out of range (it is required)", "a finite number above 0");
@@ -112,12 +111,13 @@ absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given)
       CheckNotNegative("--momentum", optimizer.momentum()),
       CheckBeta("--beta1", optimizer.beta1()),
       CheckBeta("--beta2", optimizer.beta2()),
-      adamw ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
+      adam ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
       CheckNotNegative("--weight-decay", optimizer.weight_decay()),
   });
   if (!status.ok()) return status;
-  if (adamw && optimizer.momentum() != 0) {
-    return FieldError("--momentum", Text(optimizer.momentum()), "is not a parameter of adamw",
+  if (adam && optimizer.momentum() != 0) {
+    return FieldError("--momentum", Text(optimizer.momentum()),
+                      absl::StrCat("is not a parameter of ", optimizer.name()),
                       "--momentum only with --optimizer=sgd");
   }
   return optimizer;

@@ -143,13 +143,25 @@ TEST_F(ValidateTest, Create_OptimizerNumbers_AreChecked) {
                 "--momentum=0.9");
   ExpectInvalid(Create([](auto& spec) { spec.mutable_optimizer()->set_name("lion"); }),
                 "--optimizer=lion");
-  ExpectNotAvailable(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }),
-                     "--optimizer=adam");
   EXPECT_TRUE(Create([](auto& spec) {
                 spec.mutable_optimizer()->set_name("sgd");
                 spec.mutable_optimizer()->set_momentum(0.9);
                 spec.mutable_optimizer()->set_eps(0);
               }).ok());
+}
+
+TEST_F(ValidateTest, Create_Adam_TakesWhatAdamWTakes) {
+  EXPECT_TRUE(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }).ok());
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.mutable_optimizer()->set_name("adam");
+                  spec.mutable_optimizer()->set_momentum(0.9);
+                }),
+                "not a parameter of adam;");
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.mutable_optimizer()->set_name("adam");
+                  spec.mutable_optimizer()->set_eps(0);
+                }),
+                "--eps=0");
 }
 
 TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {

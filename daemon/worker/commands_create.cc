@@ -19,8 +19,8 @@ namespace {
 std::string OptimizerLine(const OptimizerSpec& spec) {
   return absl::StrFormat(
       "optimizer %s lr %.17g momentum %.17g betas %.17g %.17g eps %.17g decay %.17g",
-      spec.kind == OptimizerKind::kAdamW ? "adamw" : "sgd", spec.learning_rate, spec.momentum,
-      spec.beta1, spec.beta2, spec.eps, spec.weight_decay);
+      OptimizerName(spec.kind), spec.learning_rate, spec.momentum, spec.beta1, spec.beta2, spec.eps,
+      spec.weight_decay);
 }
 
 // Everything that ranks of an engine must mean alike, a value a line.

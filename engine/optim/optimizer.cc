@@ -1,5 +1,6 @@
 #include "engine/optim/optimizer.h"
 
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -14,6 +15,12 @@ void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, 
   const std::vector<at::Tensor> weights{unit->weights};
   const std::vector<at::Tensor> gradients{gradient};
   switch (spec.kind) {
+    case OptimizerKind::kAdam:
+      at::_fused_adam_(weights, gradients, {unit->moments[0]}, {unit->moments[1]}, {},
+                       {at::scalar_tensor(static_cast<double>(step), at::kFloat)},
+                       spec.learning_rate, spec.beta1, spec.beta2, spec.weight_decay, spec.eps,
+                       /*amsgrad=*/false, /*maximize=*/false);
+      return;
     case OptimizerKind::kAdamW:
       at::_fused_adamw_(weights, gradients, {unit->moments[0]}, {unit->moments[1]}, {},
                         {at::scalar_tensor(static_cast<double>(step), at::kFloat)},

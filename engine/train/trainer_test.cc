@@ -187,11 +187,15 @@ class Reference {
         spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (result.norm + 1e-6)) : 1;
     const OptimizerSpec& o = spec_.optimizer;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor g = parameters[i].grad() * scale;
+      const at::Tensor gradient = parameters[i].grad() * scale;
       if (o.kind == OptimizerKind::kSgd) {
-        parameters[i].sub_(g * o.learning_rate);
+        parameters[i].sub_(gradient * o.learning_rate);
       } else {
-        parameters[i].mul_(1 - o.learning_rate * o.weight_decay);
+        at::Tensor g = gradient;
+        if (o.kind == OptimizerKind::kAdam) g = g + parameters[i] * o.weight_decay;
+        if (o.kind == OptimizerKind::kAdamW) {
+          parameters[i].mul_(1 - o.learning_rate * o.weight_decay);
+        }
         m_[i] = m_[i] * o.beta1 + g * (1 - o.beta1);
         v_[i] = v_[i] * o.beta2 + g * g * (1 - o.beta2);
         const at::Tensor denominator = (v_[i] / (1 - std::pow(o.beta2, step_))).sqrt() + o.eps;
@@ -259,6 +263,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{2, 0, 1}, OptimizerKind::kAdamW, 0.05, 5},
                     Case{{0, 1, 2}, OptimizerKind::kSgd, 0.05, 1},  // fewer rows than ranks
                     Case{{0, 1, 2, 3}, OptimizerKind::kAdamW, 0, 6},
+                    Case{{0, 2, 1}, OptimizerKind::kAdam, 0.05, 5},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kFull},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kOff}));
 

@@ -20,7 +20,7 @@ struct UnitState {
   Interval interval;
   at::Tensor weights;  // of the table's dtype
   std::vector<at::Tensor>
-      moments;  // fp32: exp_avg, exp_avg_sq (adamw); momentum (sgd); none (inference)
+      moments;  // fp32: exp_avg, exp_avg_sq (adam, adamw); momentum (sgd); none (inference)
 };
 
 struct EngineState {

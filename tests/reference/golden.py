@@ -90,6 +90,10 @@ def main():
           "llama adamw clip")
     generate(model, "llama trained")
 
+    model = llama(tied=False)
+    train(model, llama_loss(model),
+          torch.optim.Adam(model.parameters(), lr=2e-4, weight_decay=0.1), 0, "llama adam")
+
     model = llama(tied=True)
     train(model, llama_loss(model),
           torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01), 0,

@@ -55,7 +55,7 @@ struct Continuation {
 Continuation GenerateGreedy(const Llama& model, const Weights& weights, std::vector<int64_t> prompt,
                             int64_t max_tokens, const std::vector<int64_t>& stop = {});
 
-enum class Optimizer { kSgd, kAdamW };
+enum class Optimizer { kSgd, kAdam, kAdamW };
 
 struct TrainOptions {
   Optimizer optimizer = Optimizer::kAdamW;

@@ -139,6 +139,17 @@ TEST(Reference, Llama_AdamWWithClipping_MatchesTransformers) {
                -59.1329021);
 }
 
+TEST(Reference, Llama_AdamWithDecayInTheGradient_MatchesTransformers) {
+  TrainOptions options;
+  options.optimizer = Optimizer::kAdam;
+  options.learning_rate = 2e-4;
+  options.weight_decay = 0.1;
+  Trainer trainer(LlamaWeights(false), options);
+  ExpectSteps(trainer, LossOfSteps(Model(/*tied=*/false)),
+              {{5.60882759, 2.40070558}, {5.56799269, 2.46608138}, {5.57029581, 2.35452247}},
+              3245.47338751);
+}
+
 TEST(Reference, TiedLlama_SgdWithMomentumAndDecay_MatchesTransformers) {
   const Llama model = Model(/*tied=*/true);
   TrainOptions options;

@@ -40,8 +40,10 @@ Step Trainer::TrainStep(const LossFunction& loss_function) {
 
 void Trainer::Update(at::Tensor weight, at::Tensor gradient, const std::string& name) {
   const double rate = options_.learning_rate;
+  if (options_.optimizer != Optimizer::kAdamW && options_.weight_decay != 0) {
+    gradient = gradient + weight * options_.weight_decay;
+  }
   if (options_.optimizer == Optimizer::kSgd) {
-    if (options_.weight_decay != 0) gradient = gradient + weight * options_.weight_decay;
     if (options_.momentum != 0) {
       const auto [buffer, is_new] = first_.try_emplace(name, gradient);
       if (!is_new) buffer->second = buffer->second * options_.momentum + gradient;
@@ -50,7 +52,7 @@ void Trainer::Update(at::Tensor weight, at::Tensor gradient, const std::string& 
     weight.sub_(gradient * rate);
     return;
   }
-  weight.mul_(1 - rate * options_.weight_decay);
+  if (options_.optimizer == Optimizer::kAdamW) weight.mul_(1 - rate * options_.weight_decay);
   at::Tensor& mean = first_.try_emplace(name, at::zeros_like(gradient)).first->second;
   at::Tensor& square = second_.try_emplace(name, at::zeros_like(gradient)).first->second;
   mean = mean + (gradient - mean) * (1 - options_.beta1);

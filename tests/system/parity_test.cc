@@ -39,6 +39,11 @@ reference::TrainOptions WithMomentum(reference::TrainOptions options) {
   return options;
 }
 
+reference::TrainOptions WithDecay(reference::TrainOptions options) {
+  options.weight_decay = 0.1;
+  return options;
+}
+
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
 
 class ParityTest : public FixtureTest, public ::testing::WithParamInterface<Case> {
@@ -99,6 +104,13 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"Apart", ModelKind::kUntied, "0,2", AdamW()},
                       Case{"Reversed", ModelKind::kUntied, "3,1", Sgd()},
                       Case{"Momentum", ModelKind::kUntied, "1-3", WithMomentum(Sgd())}),
+    NameOf);
+
+INSTANTIATE_TEST_SUITE_P(
+    AdamWithL2, ParityOfFour,
+    ::testing::Values(Case{"One", ModelKind::kTied, "3", Clipped(WithDecay(Adam()))},
+                      Case{"Three", ModelKind::kUntied, "1-3", WithDecay(Adam()), 5},
+                      Case{"MlpDefaults", ModelKind::kMlp, "0-1", Adam(), 7}),
     NameOf);
 
 INSTANTIATE_TEST_SUITE_P(

@@ -36,6 +36,9 @@ struct OptimizerSpec {
   int num_moments() const { return kind != OptimizerKind::kSgd ? 2 : momentum != 0 ? 1 : 0; }
 };
 
+// Whether a trainer keeps an fp32 master copy of weights of `dtype`: the weights are its rounding.
+inline bool NeedsMaster(DType dtype) { return dtype != DType::kFp32; }
+
 struct EngineSpec {
   std::string name;
   uint64_t uid = 0;  // issued by the primary, never used twice

@@ -10,9 +10,11 @@
 
 namespace regroup {
 
-void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, UnitState* unit) {
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> weights{unit->weights};
+namespace {
+
+void Update(const OptimizerSpec& spec, int64_t step, const at::Tensor& weight, at::Tensor& gradient,
+            UnitState* unit) {
+  const std::vector<at::Tensor> weights{weight};
   const std::vector<at::Tensor> gradients{gradient};
   switch (spec.kind) {
     case OptimizerKind::kAdam:
@@ -34,6 +36,18 @@ void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, 
                       /*is_first_step=*/false);
       return;
   }
+}
+
+}  // namespace
+
+void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, UnitState* unit) {
+  const at::NoGradGuard no_grad;
+  if (!unit->master.defined()) {
+    Update(spec, step, unit->weights, gradient, unit);
+    return;
+  }
+  Update(spec, step, unit->master, gradient, unit);
+  unit->weights.copy_(unit->master);
 }
 
 double SumOfSquares(const at::Tensor& tensor) {

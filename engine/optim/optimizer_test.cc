@@ -106,6 +106,37 @@ TEST(Optimizer, Sgd_WithMomentumAndDecay_EqualsTheFormula) {
   }
 }
 
+// The update is that of the fp32 copy to the last bit; many updates smaller than the weights'
+// spacing add up there.
+TEST(Optimizer, MasterCopy_IsUpdatedAndTheWeightsAreItsRounding) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    OptimizerSpec spec;
+    spec.kind = kind;
+    spec.learning_rate = 1e-4;
+    spec.weight_decay = 0.01;
+    UnitState plain;
+    plain.weights = at::arange(kElements, at::kFloat) * 0.1 + 1.003;
+    UnitState mixed;
+    mixed.master = plain.weights.clone();
+    mixed.weights = plain.weights.to(at::kBFloat16);
+    const at::Tensor before = mixed.weights.clone();
+    for (int i = 0; i < spec.num_moments(); ++i) {
+      plain.moments.push_back(at::zeros({kElements}));
+      mixed.moments.push_back(at::zeros({kElements}));
+    }
+    for (int step = 1; step <= 100; ++step) {
+      at::Tensor gradient = at::full({kElements}, 1.0F);
+      at::Tensor same = gradient.clone();
+      ApplyUpdate(spec, step, gradient, &plain);
+      ApplyUpdate(spec, step, same, &mixed);
+      ASSERT_TRUE(mixed.master.equal(plain.weights)) << step;
+      ASSERT_TRUE(mixed.weights.equal(plain.weights.to(at::kBFloat16))) << step;
+    }
+    EXPECT_FALSE(mixed.weights.equal(before));
+  }
+}
+
 TEST(Optimizer, Padding_StaysZero) {
   OptimizerSpec spec;
   spec.learning_rate = 1;

@@ -216,11 +216,16 @@ absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineSt
       const int64_t begin = std::max(held.interval.begin, parameter.offset);
       const int64_t end = std::min(held.interval.end, parameter.offset + parameter.numel);
       if (begin >= end) continue;
+      // The master copy is what the source has in full; the weights are its rounding.
+      const bool has_master = held.master.defined();
       const absl::StatusOr<at::Tensor> values =
-          source.Read(id, begin - parameter.offset, end - parameter.offset);
+          source.Read(id, begin - parameter.offset, end - parameter.offset,
+                      has_master ? DType::kFp32 : table.dtype());
       if (!values.ok()) return values.status();
-      held.weights.narrow(0, begin - held.interval.begin, end - begin).copy_(*values);
-      bytes_read += static_cast<int64_t>(values->nbytes());
+      const int64_t at = begin - held.interval.begin;
+      if (has_master) held.master.narrow(0, at, end - begin).copy_(*values);
+      held.weights.narrow(0, at, end - begin).copy_(*values);
+      bytes_read += (end - begin) * DTypeBytes(table.dtype());
       if (!progress) continue;
       if (absl::Status status = progress(bytes_read); !status.ok()) return status;
     }

@@ -34,9 +34,9 @@ struct StepResult {
 
 struct MemoryUse {
   int64_t weights_bytes = 0;
-  int64_t optimizer_bytes = 0;
-  int64_t buffers_bytes = 0;  // gather and gradient buffers
-  int64_t peak_bytes = 0;     // of the three together
+  int64_t optimizer_bytes = 0;  // moments, and the master copy of bf16 weights
+  int64_t buffers_bytes = 0;    // gather and gradient buffers
+  int64_t peak_bytes = 0;       // of the three together
 };
 
 // One thread calls the collective methods; trace(), memory() and Abort may be called from any
@@ -69,9 +69,9 @@ class Trainer {
   virtual void Abort(const absl::Status& reason) = 0;
 };
 
-// Local: fills `state` with this rank's intervals of the initial weights. `progress`, if any, is
-// called with the bytes read so far, before the first parameter and after each; an error of it ends
-// the loading and is returned.
+// Local: fills `state` with this rank's intervals of the initial weights, and of the master copy if
+// it has one. `progress`, if any, is called with the bytes of weights filled so far, before the
+// first parameter and after each; an error of it ends the loading and is returned.
 absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineState* state,
                          const std::function<absl::Status(int64_t)>& progress);
 

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/group/comm_status.h"
 #include "engine/group/thread_ranks.h"
+#include "engine/zero/dtype.h"
 #include "gtest/gtest.h"
 
 namespace regroup {
@@ -41,7 +42,7 @@ at::Tensor SecondLayer(const at::Tensor& x, absl::Span<const at::Tensor> p) {
 // Two linear layers with ReLU between, squared error.
 class TwoLayers : public Model {
  public:
-  TwoLayers() {
+  explicit TwoLayers(DType dtype = DType::kFp32) : table_(dtype) {
     table_.AddUnit("first");
     table_.AddParameter("first.weight", {kHidden, kIn});
     table_.AddParameter("first.bias", {kHidden});
@@ -52,8 +53,9 @@ class TwoLayers : public Model {
   const ParamTable& table() const override { return table_; }
   const ModelLimits& limits() const override { return limits_; }
   at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const override {
-    const at::Tensor y = runner.Run(1, runner.Run(0, batch.inputs, FirstLayer), SecondLayer);
-    return (y - batch.targets).square().sum();
+    const at::Tensor x = batch.inputs.to(ToScalarType(table_.dtype()));
+    const at::Tensor y = runner.Run(1, runner.Run(0, x, FirstLayer), SecondLayer);
+    return (y.to(at::kFloat) - batch.targets).square().sum();
   }
   at::Tensor NextLogits(UnitRunner&, const at::Tensor&, KvCache*) const override { return {}; }
   KvCache MakeCache(int64_t) const override { return {}; }
@@ -103,8 +105,8 @@ class FixedWeights : public WeightSource {
   static at::Tensor Whole(const Parameter& parameter) {
     return Values(parameter.shape, 10.0 * parameter.id) * 0.4;
   }
-  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
-    return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end);
+  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) override {
+    return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end).to(ToScalarType(dtype));
   }
   std::vector<std::string> ContentTerms() const override { return {"fixed"}; }
 
@@ -140,7 +142,8 @@ void RunTrainers(const std::vector<int>& ranks, EngineSpec spec, const Model& mo
   spec.layout.ranks = ranks;
   ASSERT_TRUE(CompleteLayout(&spec.layout).ok());
   RunInGroup(ranks, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
-    EngineState state = MakeState(model.table(), spec.layout, rank, spec.optimizer.num_moments());
+    EngineState state = MakeState(model.table(), spec.layout, rank, spec.optimizer.num_moments(),
+                                  NeedsMaster(model.table().dtype()));
     FixedWeights weights(&model.table());
     ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
     absl::StatusOr<std::unique_ptr<Trainer>> trainer =
@@ -158,10 +161,10 @@ struct ReferenceStep {
 // The same steps in one process: plain autograd, update formulas written out.
 class Reference {
  public:
-  Reference(const TwoLayers& model, EngineSpec spec) : spec_(std::move(spec)) {
+  Reference(const TwoLayers& model, EngineSpec spec)
+      : spec_(std::move(spec)), dtype_(ToScalarType(model.table().dtype())) {
     for (const Parameter& parameter : model.table().parameters()) {
       at::Tensor whole = FixedWeights::Whole(parameter);
-      whole.requires_grad_(true);
       parameters.push_back(whole);
       m_.push_back(at::zeros(parameter.shape));
       v_.push_back(at::zeros(parameter.shape));
@@ -170,24 +173,29 @@ class Reference {
 
   ReferenceStep Step(const MemoryRows& data, int64_t batch) {
     const Batch rows = data.Load(BatchRows(position_++, batch, data.rows()));
+    const at::NoGradGuard outside;
+    std::vector<at::Tensor> leaves;  // the rounding of the parameters
+    for (const at::Tensor& p : parameters) leaves.push_back(p.to(dtype_, false, /*copy=*/true));
+    for (at::Tensor& leaf : leaves) leaf.requires_grad_(true);
     at::Tensor loss;
     {
       const at::AutoGradMode grad(true);
-      const at::Tensor y = SecondLayer(FirstLayer(rows.inputs, {parameters[0], parameters[1]}),
-                                       {parameters[2], parameters[3]});
-      loss = (y - rows.targets).square().mean();
+      const at::Tensor y = SecondLayer(FirstLayer(rows.inputs.to(dtype_), {leaves[0], leaves[1]}),
+                                       {leaves[2], leaves[3]});
+      loss = (y.to(at::kFloat) - rows.targets).square().mean();
       torch::autograd::backward({loss}, {});
     }
-    const at::NoGradGuard no_grad;
     ++step_;
     double squares = 0;
-    for (const at::Tensor& p : parameters) squares += p.grad().square().sum().item<double>();
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& leaf : leaves) gradients.push_back(leaf.grad().to(at::kFloat));
+    for (const at::Tensor& g : gradients) squares += g.square().sum().item<double>();
     const ReferenceStep result{loss.item<double>(), std::sqrt(squares)};
     const double scale =
         spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (result.norm + 1e-6)) : 1;
     const OptimizerSpec& o = spec_.optimizer;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor gradient = parameters[i].grad() * scale;
+      const at::Tensor gradient = gradients[i] * scale;
       if (o.kind == OptimizerKind::kSgd) {
         parameters[i].sub_(gradient * o.learning_rate);
       } else {
@@ -201,7 +209,6 @@ class Reference {
         const at::Tensor denominator = (v_[i] / (1 - std::pow(o.beta2, step_))).sqrt() + o.eps;
         parameters[i].sub_(m_[i] / (1 - std::pow(o.beta1, step_)) / denominator * o.learning_rate);
       }
-      parameters[i].mutable_grad().reset();
     }
     return result;
   }
@@ -210,6 +217,7 @@ class Reference {
 
  private:
   EngineSpec spec_;
+  at::ScalarType dtype_;
   std::vector<at::Tensor> m_, v_;
   int64_t position_ = 0;
   int step_ = 0;
@@ -266,6 +274,54 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{0, 2, 1}, OptimizerKind::kAdam, 0.05, 5},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kFull},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kOff}));
+
+// bf16 weights: the fp32-master loop of plain torch in one process, whose gradients are those of
+// the rounded weights.
+TEST(Trainer, Bf16_TwentySteps_FollowAnFp32MasterLoop) {
+  const TwoLayers model(DType::kBf16);
+  const MemoryRows data(7);
+  EngineSpec spec = Spec(OptimizerKind::kAdamW, 0);
+  spec.optimizer.learning_rate = 1e-2;
+  Reference reference(model, spec);
+  std::vector<ReferenceStep> expected;
+  for (int i = 0; i < 20; ++i) expected.push_back(reference.Step(data, 5));
+  for (const std::vector<int>& ranks : {std::vector<int>{1}, {1, 2}, {2, 0, 1, 3, 4, 5}}) {
+    RunTrainers(ranks, spec, model, [&](int rank, Trainer& trainer) {
+      for (int i = 0; i < 20; ++i) {
+        const absl::StatusOr<StepResult> result = trainer.Step(data, 5);
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_NEAR(result->loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
+        for (const UnitState& unit : trainer.state().units) {
+          ASSERT_EQ(unit.weights.scalar_type(), at::kBFloat16);
+          ASSERT_TRUE(unit.weights.equal(unit.master.to(at::kBFloat16)));
+        }
+      }
+      const bool lead = rank == ranks.front();
+      CollectingWriter writer;
+      ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
+      for (const at::Tensor& value : writer.values) EXPECT_EQ(value.scalar_type(), at::kBFloat16);
+    });
+  }
+}
+
+// Weights with more bits than bf16 holds: the master copy has them all.
+TEST(Trainer, LoadWeights_WithAMasterCopy_FillsItInFull) {
+  const TwoLayers model(DType::kBf16);
+  Layout layout;
+  layout.ranks = {3, 4};
+  ASSERT_TRUE(CompleteLayout(&layout).ok());
+  EngineState state = MakeState(model.table(), layout, 4, 0, /*has_master=*/true);
+  FixedWeights weights(&model.table());
+  ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
+  const at::Tensor whole = at::cat({FixedWeights::Whole(model.table().parameter(0)).reshape({-1}),
+                                    FixedWeights::Whole(model.table().parameter(1))});
+  const UnitState& unit = state.units[0];
+  const at::Tensor mine = whole.slice(0, unit.interval.begin, unit.interval.end);
+  EXPECT_FALSE(mine.equal(mine.to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_TRUE(unit.master.narrow(0, 0, mine.numel()).equal(mine));
+  EXPECT_TRUE(unit.weights.narrow(0, 0, mine.numel()).equal(mine.to(at::kBFloat16)));
+  EXPECT_EQ(OptimizerBytes(state), 2 * WeightsBytes(state));
+}
 
 TEST(Trainer, NonFiniteGradientOnOneRank_SkipsOnAllAndNamesIt) {
   const TwoLayers model;

@@ -27,7 +27,8 @@ class GradientReducer {
   // Forgets the gradients of the pass before.
   void BeginPass();
 
-  // Adds `gradient` (of the full shape) of the unit's `position`-th parameter.
+  // Adds `gradient` (of the full shape, any floating dtype) of the unit's `position`-th parameter,
+  // in fp32.
   void Add(int unit, int position, const at::Tensor& gradient);
 
   // Issues the reduction of what was added (zeros where nothing was). Once a pass. Collective over
@@ -40,6 +41,9 @@ class GradientReducer {
 
   // This rank's shard of the gradient, fp32, of ShardSize elements; valid after Drain.
   at::Tensor& shard(int unit) { return units_[unit].shard; }
+
+  // Of a whole unit's gradient, padding included.
+  int64_t UnitBytes(int unit) const { return units_[unit].bytes; }
 
   // Of all gradient shards.
   int64_t ShardBytes() const;

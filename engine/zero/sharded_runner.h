@@ -60,12 +60,19 @@ class ShardedRunner : public UnitRunner {
  private:
   struct Boundary;  // autograd Function at a unit's input: its backward comes after the unit's
 
+  // What one use of a unit is differentiated by.
+  struct Leaves {
+    std::vector<at::Tensor> parameters;
+    // Hooks live on these nodes; until a graph uses them only this holds them.
+    std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  };
+  Leaves MakeLeaves(int unit);
+
   void Fetch(int unit, bool backward);
   void ReleaseUnlessNext(int unit);
   void FinishUse(int unit);
   void ReduceUnit(int unit);
   bool checked() const;
-  void HookParameters();
 
   const ParamTable* table_;
   const CheckLevel checks_;
@@ -74,8 +81,6 @@ class ShardedRunner : public UnitRunner {
   GradientReducer reducer_;
   TraceRecorder trace_{"train"};
   std::vector<int> open_uses_;  // by unit: uses of the pass whose backward has not come
-  // Hooks live on these nodes; autograd itself holds them only weakly.
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   int64_t gradient_bytes_ = 0;
 };
 

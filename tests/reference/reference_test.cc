@@ -164,6 +164,18 @@ TEST(Reference, TiedLlama_SgdWithMomentumAndDecay_MatchesTransformers) {
   ExpectGreedy(model, trainer.weights(), std::vector<int64_t>(12, 70), -54.6858978);
 }
 
+TEST(Reference, Llama_Bf16WithFp32Master_MatchesTransformers) {
+  TrainOptions options;
+  options.learning_rate = 1e-2;
+  options.bf16 = true;
+  Trainer trainer(LlamaWeights(false), options);
+  const auto loss_of_step = LossOfSteps(Model(/*tied=*/false));
+  const std::vector<double> expected = {5.60942, 5.6033, 5.64471};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ExpectNear(trainer.TrainStep(loss_of_step(static_cast<int64_t>(i))).loss, expected[i], 2e-3);
+  }
+}
+
 TEST(Reference, Mlp_Sgd_MatchesTorch) {
   Draws draws(1);
   Weights weights;

@@ -13,17 +13,25 @@ namespace regroup::reference {
 
 Trainer::Trainer(const Weights& weights, const TrainOptions& options) : options_(options) {
   for (const auto& [name, weight] : weights) {
-    weights_[name] = weight.detach().clone().requires_grad_();
+    weights_[name] = weight.detach().clone();
   }
 }
 
 Step Trainer::TrainStep(const LossFunction& loss_function) {
-  const at::Tensor loss = loss_function(weights_);
+  Weights leaves;
+  for (const auto& [name, weight] : weights_) {
+    leaves[name] = weight.detach()
+                       .to(options_.bf16 ? at::kBFloat16 : at::kFloat, false, /*copy=*/true)
+                       .requires_grad_();
+  }
+  const at::Tensor loss = loss_function(leaves);
   loss.backward();
   const c10::NoGradGuard no_grad;
   double squares = 0;
-  for (const auto& [name, weight] : weights_) {
-    squares += weight.grad().to(at::kDouble).pow(2).sum().item<double>();
+  Weights gradients;
+  for (const auto& [name, leaf] : leaves) {
+    gradients[name] = leaf.grad().to(at::kFloat);
+    squares += gradients[name].to(at::kDouble).pow(2).sum().item<double>();
   }
   Step step;
   step.loss = loss.item<double>();
@@ -32,8 +40,7 @@ Step Trainer::TrainStep(const LossFunction& loss_function) {
   if (options_.clip_norm > 0) scale = std::min(1.0, options_.clip_norm / (step.grad_norm + 1e-6));
   ++step_;
   for (auto& [name, weight] : weights_) {
-    Update(weight, weight.grad() * scale, name);
-    weight.mutable_grad() = at::Tensor();
+    Update(weight, gradients[name] * scale, name);
   }
   return step;
 }

@@ -1,5 +1,6 @@
 #include "daemon/control/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -271,10 +272,12 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
       CheckRange("--accumulate", request.accumulate(), 0, kMaxBatch),
   });
   if (!status.ok()) return status;
-  if (request.accumulate() > 1) {
-    return NotAvailable(absl::StrCat("--accumulate=", request.accumulate()));
+  if (request.accumulate() > request.batch()) {
+    return FieldError("--accumulate", absl::StrCat(request.accumulate()),
+                      absl::StrCat("is more than the rows of --batch=", request.batch()),
+                      absl::StrCat("1 to ", request.batch()));
   }
-  result.set_accumulate(1);
+  result.set_accumulate(std::max<int64_t>(request.accumulate(), 1));
   absl::StatusOr<std::string> data = limits.roots.ResolveFile("--data", request.data());
   if (!data.ok()) return data.status();
   result.set_data(*data);

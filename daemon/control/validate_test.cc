@@ -241,7 +241,9 @@ TEST_F(ValidateTest, Train_Numbers_AreInRange) {
     ExpectInvalid(Train([&](auto& request) { request.set_seq(seq); }), absl::StrCat("--seq=", seq));
   }
   ExpectInvalid(Train([](auto& request) { request.set_accumulate(-1); }), "--accumulate=-1");
-  ExpectNotAvailable(Train([](auto& request) { request.set_accumulate(2); }), "--accumulate=2");
+  ExpectInvalid(Train([](auto& request) { request.set_accumulate(request.batch() + 1); }),
+                "is more than the rows of --batch=");
+  EXPECT_TRUE(Train([](auto& request) { request.set_accumulate(request.batch()); }).ok());
   ExpectInvalid(Train([](auto& request) { request.set_data("text.u16.bin"); }),
                 "--data=text.u16.bin");
   ExpectInvalid(Train([](auto& request) { request.set_data("/dev/zero"); }), "--data=/dev/zero");

@@ -178,6 +178,7 @@ absl::Status Commands::StageState(PendingMove* pending, const HeldEngine& source
   if (!status.ok()) return status;
   next->data = source.data;
   next->batch = source.batch;
+  next->accumulate = source.accumulate;
   pending->next = std::move(next);
   return absl::OkStatus();
 }

@@ -51,12 +51,14 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // Collective over the layout's ranks. Draws batch number data_position of `batch` rows of `data`,
-  // runs forward and backward, agrees on loss, norm, finiteness and trace, applies the update on
-  // all ranks or none. Non-finite gradients or a batch without counted targets: OK with skipped.
-  // Errors: DATA_LOSS (the data file of some rank) leaves the trainer as it was, and group() works
-  // on. After any other, ABORTED (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED,
-  // RESOURCE_EXHAUSTED, group().failure() says why and the trainer can only be destroyed.
-  virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) = 0;
+  // runs forward and backward over its `accumulate` micro-batches (1 to `batch`) one after another,
+  // agrees on loss, norm, finiteness and trace, applies the update on all ranks or none. Non-finite
+  // gradients or a batch without counted targets: OK with skipped. Errors: DATA_LOSS (the data file
+  // of some rank) leaves the trainer as it was, and group() works on. After any other, ABORTED
+  // (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, RESOURCE_EXHAUSTED,
+  // group().failure() says why and the trainer can only be destroyed.
+  virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch,
+                                          int64_t accumulate) = 0;
 
   // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every
   // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.

@@ -245,7 +245,7 @@ TEST_P(TrainerParity, ThreeSteps_EqualOneProcess) {
 
   RunTrainers(c.ranks, spec, model, [&](int rank, Trainer& trainer) {
     for (int i = 0; i < 3; ++i) {
-      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch);
+      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch, 1);
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->step, i + 1);
       EXPECT_EQ(result->data_position, i + 1);
@@ -259,7 +259,7 @@ TEST_P(TrainerParity, ThreeSteps_EqualOneProcess) {
     CollectingWriter writer;
     ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
     for (size_t i = 0; lead && i < reference.parameters.size(); ++i) {
-      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i].detach(), 0, 5e-6)) << i;
+      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i], 0, 5e-6)) << i;
     }
   });
 }
@@ -288,7 +288,7 @@ TEST(Trainer, Bf16_TwentySteps_FollowAnFp32MasterLoop) {
   for (const std::vector<int>& ranks : {std::vector<int>{1}, {1, 2}, {2, 0, 1, 3, 4, 5}}) {
     RunTrainers(ranks, spec, model, [&](int rank, Trainer& trainer) {
       for (int i = 0; i < 20; ++i) {
-        const absl::StatusOr<StepResult> result = trainer.Step(data, 5);
+        const absl::StatusOr<StepResult> result = trainer.Step(data, 5, 1);
         ASSERT_TRUE(result.ok()) << result.status();
         EXPECT_NEAR(result->loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
         for (const UnitState& unit : trainer.state().units) {
@@ -323,13 +323,75 @@ TEST(Trainer, LoadWeights_WithAMasterCopy_FillsItInFull) {
   EXPECT_EQ(OptimizerBytes(state), 2 * WeightsBytes(state));
 }
 
+struct Accumulation {
+  std::vector<int> ranks;
+  int64_t parts;
+  int64_t batch = 5;
+};
+
+class TrainerAccumulation : public testing::TestWithParam<Accumulation> {};
+
+// The global batch decides, however it is cut: parts of unequal size, parts with fewer rows than
+// ranks.
+TEST_P(TrainerAccumulation, ThreeSteps_EqualOneProcess) {
+  const Accumulation& c = GetParam();
+  const TwoLayers model;
+  const MemoryRows data(7);
+  const EngineSpec spec = Spec(OptimizerKind::kSgd, 0.05);
+  Reference reference(model, spec);
+  std::vector<ReferenceStep> expected;
+  for (int i = 0; i < 4; ++i) expected.push_back(reference.Step(data, c.batch));
+  RunTrainers(c.ranks, spec, model, [&](int rank, Trainer& trainer) {
+    for (int i = 0; i < 4; ++i) {
+      // The last step is whole: its trace is there beside the other one.
+      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch, i < 3 ? c.parts : 1);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->tokens, c.batch * kOut);
+      EXPECT_EQ(result->data_position, i + 1);
+      EXPECT_NEAR(result->loss, expected[i].loss, 1e-5 * expected[i].loss);
+      EXPECT_NEAR(result->grad_norm, expected[i].norm, 1e-5 * expected[i].norm);
+    }
+    const std::vector<TraceSnapshot> traces = trainer.traces();
+    ASSERT_EQ(traces.size(), 2u);
+    EXPECT_EQ(traces[0].kind, "train");
+    EXPECT_EQ(traces[0].reductions, 2);
+    EXPECT_EQ(traces[1].kind, "train accumulate=" + std::to_string(c.parts));
+    EXPECT_EQ(traces[1].reductions, 3 * c.parts * 2);
+    for (const TraceSnapshot& trace : traces) EXPECT_EQ(trace.records, 1);
+    const bool lead = rank == c.ranks.front();
+    CollectingWriter writer;
+    ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
+    for (size_t i = 0; lead && i < reference.parameters.size(); ++i) {
+      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i], 0, 5e-6)) << i;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, TrainerAccumulation,
+                         testing::Values(Accumulation{{2}, 2}, Accumulation{{0}, 5},
+                                         Accumulation{{1, 2}, 3}, Accumulation{{1, 0}, 5},
+                                         Accumulation{{0, 1, 2}, 2}, Accumulation{{2, 0, 1}, 4}));
+
+TEST(Trainer, NonFiniteGradientInOneMicroBatch_SkipsTheStep) {
+  const TwoLayers model;
+  MemoryRows data(4);
+  data.SpoilRow(0);
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
+    const at::Tensor before = trainer.state().units[0].weights.clone();
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 4);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->skipped);
+    EXPECT_TRUE(trainer.state().units[0].weights.equal(before));
+  });
+}
+
 TEST(Trainer, NonFiniteGradientOnOneRank_SkipsOnAllAndNamesIt) {
   const TwoLayers model;
   MemoryRows data(4);
   data.SpoilRow(3);  // second rank of the first batch
   RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
     const at::Tensor before = trainer.state().units[0].weights.clone();
-    const absl::StatusOr<StepResult> result = trainer.Step(data, 4);
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 1);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->skipped);
     EXPECT_NE(result->reason.find("non-finite gradient in "), std::string::npos) << result->reason;
@@ -345,7 +407,7 @@ TEST(Trainer, NoCountedTarget_IsLossZeroAndSkipped) {
   MemoryRows data(4);
   data.set_counted(false);
   RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
-    const absl::StatusOr<StepResult> result = trainer.Step(data, 4);
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 1);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->skipped);
     EXPECT_EQ(result->loss, 0);
@@ -358,13 +420,13 @@ TEST(Trainer, DataOfOneRankBroken_FailsTheStepOnAllAndChangesNothing) {
   RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
     MemoryRows data(4);
     data.set_broken(rank == 1);
-    const absl::Status status = trainer.Step(data, 4).status();
+    const absl::Status status = trainer.Step(data, 4, 1).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_NE(status.message().find("rank 1 failed"), std::string::npos) << status;
     EXPECT_TRUE(trainer.group().failure().ok());
     EXPECT_EQ(trainer.state().data_position, 0);
     data.set_broken(false);
-    EXPECT_TRUE(trainer.Step(data, 4).ok()) << "the trainer goes on";
+    EXPECT_TRUE(trainer.Step(data, 4, 1).ok()) << "the trainer goes on";
   });
 }
 
@@ -393,7 +455,7 @@ TEST(Trainer, SameEngineTwice_SameBits) {
     run.resize(3);
     RunTrainers({0, 1, 2}, Spec(OptimizerKind::kAdamW, 0.1), model,
                 [&](int rank, Trainer& trainer) {
-                  for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.Step(data, 5).ok());
+                  for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.Step(data, 5, 1).ok());
                   absl::MutexLock lock(&mutex);
                   run[rank] = trainer.state().units[0].weights.clone();
                 });
@@ -418,12 +480,12 @@ TEST(Trainer, Memory_IsShardedStatePlusReusedBuffers) {
   const TwoLayers model;
   const MemoryRows data(8);
   RunTrainers({0, 1}, Spec(OptimizerKind::kAdamW, 0), model, [&](int, Trainer& trainer) {
-    ASSERT_TRUE(trainer.Step(data, 4).ok());
-    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    ASSERT_TRUE(trainer.Step(data, 4, 1).ok());
+    ASSERT_TRUE(trainer.Step(data, 4, 1).ok());
     const MemoryUse after = trainer.memory();
     EXPECT_EQ(after.weights_bytes, WeightsBytes(trainer.state()));
     EXPECT_EQ(after.optimizer_bytes, 2 * after.weights_bytes);
-    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    ASSERT_TRUE(trainer.Step(data, 4, 1).ok());
     EXPECT_EQ(trainer.memory().buffers_bytes, after.buffers_bytes);
     EXPECT_EQ(after.peak_bytes, after.weights_bytes + after.optimizer_bytes + after.buffers_bytes);
   });

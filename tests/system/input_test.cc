@@ -231,7 +231,6 @@ TEST_F(InputTest, LaterFeatures_SayThatTheyAreNotAvailable) {
   later({"engine", "set", "actor", "--lr=0.5"}, "set");
   later({"checkpoint", "save", "actor", Data().root + "/checkpoint"}, "checkpoint");
   later({"checkpoint", "load", "actor", Data().root + "/checkpoint"}, "checkpoint");
-  later(Train({"--accumulate=2"}), "--accumulate");
   ExpectRefused(table);
 }
 

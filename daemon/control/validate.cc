@@ -1,5 +1,6 @@
 #include "daemon/control/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -102,10 +103,9 @@ absl::StatusOr<v1::Layout> CheckLayout(const v1::Layout& given, int ranks) {
 absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given) {
   v1::OptimizerSpec optimizer = given;
   if (optimizer.name().empty()) optimizer.set_name("adamw");
-  if (optimizer.name() == "adam") return NotAvailable("--optimizer=adam");
-  const bool adamw = optimizer.name() == "adamw";
-  if (!adamw && optimizer.name() != "sgd") {
-    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adamw");
+  const bool adam = optimizer.name() == "adam" || optimizer.name() == "adamw";
+  if (!adam && optimizer.name() != "sgd") {
+    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adam, adamw");
   }
   if (optimizer.learning_rate() == 0) {
     return FieldError("--lr", "0", "is out of range (it is required)", "a finite number above 0");
@@ -115,12 +115,13 @@ absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given)
       CheckNotNegative("--momentum", optimizer.momentum()),
       CheckBeta("--beta1", optimizer.beta1()),
       CheckBeta("--beta2", optimizer.beta2()),
-      adamw ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
+      adam ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
       CheckNotNegative("--weight-decay", optimizer.weight_decay()),
   });
   if (!status.ok()) return status;
-  if (adamw && optimizer.momentum() != 0) {
-    return FieldError("--momentum", Text(optimizer.momentum()), "is not a parameter of adamw",
+  if (adam && optimizer.momentum() != 0) {
+    return FieldError("--momentum", Text(optimizer.momentum()),
+                      absl::StrCat("is not a parameter of ", optimizer.name()),
                       "--momentum only with --optimizer=sgd");
   }
   return optimizer;
@@ -280,10 +281,12 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
       CheckRange("--accumulate", request.accumulate(), 0, kMaxBatch),
   });
   if (!status.ok()) return status;
-  if (request.accumulate() > 1) {
-    return NotAvailable(absl::StrCat("--accumulate=", request.accumulate()));
+  if (request.accumulate() > request.batch()) {
+    return FieldError("--accumulate", absl::StrCat(request.accumulate()),
+                      absl::StrCat("is more than the rows of --batch=", request.batch()),
+                      absl::StrCat("1 to ", request.batch()));
   }
-  result.set_accumulate(1);
+  result.set_accumulate(std::max<int64_t>(request.accumulate(), 1));
   absl::StatusOr<std::string> data = limits.roots.ResolveFile("--data", request.data());
   if (!data.ok()) return data.status();
   result.set_data(*data);

@@ -143,13 +143,25 @@ TEST_F(ValidateTest, Create_OptimizerNumbers_AreChecked) {
                 "--momentum=0.9");
   ExpectInvalid(Create([](auto& spec) { spec.mutable_optimizer()->set_name("lion"); }),
                 "--optimizer=lion");
-  ExpectNotAvailable(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }),
-                     "--optimizer=adam");
   EXPECT_TRUE(Create([](auto& spec) {
                 spec.mutable_optimizer()->set_name("sgd");
                 spec.mutable_optimizer()->set_momentum(0.9);
                 spec.mutable_optimizer()->set_eps(0);
               }).ok());
+}
+
+TEST_F(ValidateTest, Create_Adam_TakesWhatAdamWTakes) {
+  EXPECT_TRUE(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }).ok());
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.mutable_optimizer()->set_name("adam");
+                  spec.mutable_optimizer()->set_momentum(0.9);
+                }),
+                "not a parameter of adam;");
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.mutable_optimizer()->set_name("adam");
+                  spec.mutable_optimizer()->set_eps(0);
+                }),
+                "--eps=0");
 }
 
 TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {
@@ -229,7 +241,9 @@ TEST_F(ValidateTest, Train_Numbers_AreInRange) {
     ExpectInvalid(Train([&](auto& request) { request.set_seq(seq); }), absl::StrCat("--seq=", seq));
   }
   ExpectInvalid(Train([](auto& request) { request.set_accumulate(-1); }), "--accumulate=-1");
-  ExpectNotAvailable(Train([](auto& request) { request.set_accumulate(2); }), "--accumulate=2");
+  ExpectInvalid(Train([](auto& request) { request.set_accumulate(request.batch() + 1); }),
+                "is more than the rows of --batch=");
+  EXPECT_TRUE(Train([](auto& request) { request.set_accumulate(request.batch()); }).ok());
   ExpectInvalid(Train([](auto& request) { request.set_data("text.u16.bin"); }),
                 "--data=text.u16.bin");
   ExpectInvalid(Train([](auto& request) { request.set_data("/dev/zero"); }), "--data=/dev/zero");

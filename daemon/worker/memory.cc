@@ -18,7 +18,7 @@ namespace regroup {
 namespace {
 
 constexpr int64_t kGradientBytes = 4;  // gradients are reduced in fp32 whatever the weights are
-constexpr int64_t kMomentBytes = 4;
+constexpr int64_t kFp32Bytes = 4;
 
 // The number that `path` starts with; -1 if there is none ("max" too).
 int64_t NumberIn(const std::string& path) {
@@ -66,13 +66,17 @@ int64_t MachineBytes() {
 
 }  // namespace
 
-int64_t StateBytes(const ParamTable& table, const Layout& layout, int num_moments) {
+int64_t StateBytes(const ParamTable& table, const Layout& layout, int fp32_tensors) {
   int64_t elements = 0;
   for (const Unit& unit : table.units()) {
     elements += layout.placement == Placement::kReplicate ? unit.numel
                                                           : ShardSize(unit.numel, layout.size());
   }
-  return elements * (DTypeBytes(table.dtype()) + kMomentBytes * num_moments);
+  return elements * (DTypeBytes(table.dtype()) + kFp32Bytes * fp32_tensors);
+}
+
+int TrainerTensors(const ParamTable& table, const OptimizerSpec& optimizer) {
+  return optimizer.num_moments() + (NeedsMaster(table.dtype()) ? 1 : 0);
 }
 
 int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout) {

@@ -37,6 +37,17 @@ TEST(MemoryTest, StateBytes_Sharded_CountsPaddingAndMoments) {
   EXPECT_EQ(StateBytes(TwoUnits(DType::kBf16), Two(), 0), 80 * 2);
 }
 
+// fp32 with AdamW: 16 bytes a parameter with its reduced gradient; bf16: 18, of which 4 are the
+// master copy.
+TEST(MemoryTest, TrainerTensors_MasterCopy_IsCounted) {
+  OptimizerSpec optimizer;
+  EXPECT_EQ(TrainerTensors(TwoUnits(DType::kFp32), optimizer), 2);
+  EXPECT_EQ(TrainerTensors(TwoUnits(DType::kBf16), optimizer), 3);
+  optimizer.kind = OptimizerKind::kSgd;
+  EXPECT_EQ(TrainerTensors(TwoUnits(DType::kBf16), optimizer), 1);
+  EXPECT_EQ(StateBytes(TwoUnits(DType::kBf16), Two(), 3), 80 * 14);
+}
+
 TEST(MemoryTest, StateBytes_Replicated_IsTheWholeModel) {
   Layout layout = Two();
   layout.placement = Placement::kReplicate;

@@ -262,6 +262,15 @@ TEST_F(DatasetTest, BatchRows_AnyPosition_FollowsTheRule) {
   EXPECT_EQ(BatchRows(int64_t{1} << 62, 6, 5)[0], 4);  // 2^63 = 3, so 3 * 3 = 4 (mod 5)
 }
 
+TEST_F(DatasetTest, SplitRows_AnyNumberOfParts_GivesEarlierOnesTheExtraRow) {
+  const std::vector<int64_t> rows = BatchRows(0, 8, 100);
+  EXPECT_EQ(SplitRows(rows, 3, 0), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(SplitRows(rows, 3, 1), (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_EQ(SplitRows(rows, 3, 2), (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(SplitRows(rows, 1, 0), rows);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(SplitRows(rows, 8, i), (std::vector<int64_t>{i}));
+}
+
 TEST_F(DatasetTest, DealRows_AnyNumberOfMembers_CoversRowsOnceInOrder) {
   for (int count = 0; count < 12; ++count) {
     const std::vector<int64_t> rows = BatchRows(0, count, 100);

@@ -191,9 +191,11 @@ at::Tensor Llama::LossSum(UnitRunner& runner, const Batch& batch) const {
   const Rotary rotary = MakeRotary(0, t);
   const Attention attention = [](int64_t, const at::Tensor& q, const at::Tensor& k,
                                  const at::Tensor& v) { return CausalAttention(q, k, v); };
-  // Nothing here holds the logits on: the loss keeps what its backward needs.
+  // Nothing here holds the logits on: the loss keeps what its backward needs. It is fp32 whatever
+  // the weights are, as transformers computes it.
   return at::cross_entropy_loss(Logits(runner, Hidden(runner, batch.inputs, rotary, attention))
-                                    .view({b * t, config_.vocab_size}),
+                                    .view({b * t, config_.vocab_size})
+                                    .to(at::kFloat),
                                 batch.targets.reshape({b * t}), {}, at::Reduction::Sum, kIgnored);
 }
 
@@ -231,14 +233,14 @@ int64_t Llama::CacheBytes(int64_t capacity) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
-// Of each token: its logits with their gradients, and in each layer some 16 vectors of the hidden
-// size that the backward pass reads.
+// Of each token: its logits with their gradients in fp32, and in each layer some 16 vectors of the
+// hidden size that the backward pass reads.
 int64_t Llama::ActivationBytes(int64_t rows, int64_t seq) const {
-  const double of_token =
-      2.0 * static_cast<double>(config_.vocab_size) +
-      16.0 * static_cast<double>(config_.num_layers) * static_cast<double>(config_.hidden_size);
-  return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token *
-                        static_cast<double>(DTypeBytes(table_.dtype())));
+  const double of_token = 8.0 * static_cast<double>(config_.vocab_size) +
+                          16.0 * static_cast<double>(config_.num_layers) *
+                              static_cast<double>(config_.hidden_size) *
+                              static_cast<double>(DTypeBytes(table_.dtype()));
+  return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token);
 }
 
 std::string Llama::Signature() const {

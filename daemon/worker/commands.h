@@ -42,6 +42,9 @@ class Commands {
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedTrainer(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedInference(uint64_t uid) const;
 
+  // After a command: tells other threads how far each engine is now.
+  void UpdateStandings() const;
+
   // FAILED_PRECONDITION while a move holds the engine's state.
   absl::Status CheckNotMoving(const HeldEngine& engine) const;
 

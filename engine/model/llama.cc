@@ -172,18 +172,26 @@ at::Tensor Llama::Hidden(UnitRunner& runner, const at::Tensor& tokens, const Rot
 
 at::Tensor Llama::Logits(UnitRunner& runner, const at::Tensor& x) const {
   const int last = static_cast<int>(config_.num_layers + 1);
+  UnitRunner::Use head;
+  head.keep_graph = true;
   if (!config_.tie_word_embeddings) {
-    return runner.Run(last, x, [this](const at::Tensor& h, absl::Span<const at::Tensor> params) {
-      return at::linear(Norm(h, params[0]), params[1]);
-    });
+    return runner.Run(
+        last, x,
+        [this](const at::Tensor& h, absl::Span<const at::Tensor> params) {
+          return at::linear(Norm(h, params[0]), params[1]);
+        },
+        head);
   }
   const at::Tensor normed =
       runner.Run(last, x, [this](const at::Tensor& h, absl::Span<const at::Tensor> params) {
         return Norm(h, params[0]);
       });
-  return runner.Run(0, normed, [](const at::Tensor& h, absl::Span<const at::Tensor> params) {
-    return at::linear(h, params[0]);
-  });
+  return runner.Run(
+      0, normed,
+      [](const at::Tensor& h, absl::Span<const at::Tensor> params) {
+        return at::linear(h, params[0]);
+      },
+      head);
 }
 
 at::Tensor Llama::LossSum(UnitRunner& runner, const Batch& batch) const {
@@ -233,14 +241,21 @@ int64_t Llama::CacheBytes(int64_t capacity) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
-// Of each token: its logits with their gradients in fp32, and in each layer some 16 vectors of the
-// hidden size that the backward pass reads.
-int64_t Llama::ActivationBytes(int64_t rows, int64_t seq) const {
-  const double of_token = 8.0 * static_cast<double>(config_.vocab_size) +
-                          16.0 * static_cast<double>(config_.num_layers) *
-                              static_cast<double>(config_.hidden_size) *
-                              static_cast<double>(DTypeBytes(table_.dtype()));
+// Of each token: its logits with their gradients in fp32, and vectors of the hidden size that the
+// backward pass reads: some 16 in each layer, or each layer's input and the 16 of one layer.
+int64_t Llama::PassBytes(int64_t rows, int64_t seq, double vectors) const {
+  const double of_token =
+      8.0 * static_cast<double>(config_.vocab_size) +
+      vectors * static_cast<double>(config_.hidden_size * DTypeBytes(table_.dtype()));
   return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token);
+}
+
+int64_t Llama::ActivationBytes(int64_t rows, int64_t seq) const {
+  return PassBytes(rows, seq, 16.0 * static_cast<double>(config_.num_layers));
+}
+
+int64_t Llama::RecomputedActivationBytes(int64_t rows, int64_t seq) const {
+  return PassBytes(rows, seq, 16.0 + static_cast<double>(config_.num_layers));
 }
 
 std::string Llama::Signature() const {

@@ -267,6 +267,7 @@ TEST(LlamaTest, Signature_WhatNoTableShows_IsInIt) {
 TEST(LlamaTest, ActivationBytes_GrowWithTheBatchAndSaturate) {
   const Llama llama(ConfigOf({}), DType::kFp32);
   EXPECT_EQ(llama.ActivationBytes(3, 5), 15 * (2 * 257 + 2 * 64 * 16) * 4);
+  EXPECT_EQ(llama.RecomputedActivationBytes(3, 5), 15 * (2 * 257 + (2 + 16) * 64) * 4);
   EXPECT_EQ(llama.ActivationBytes(int64_t{1} << 62, 1 << 20), INT64_MAX);
 }
 

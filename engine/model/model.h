@@ -67,6 +67,10 @@ class Model {
   // least, beside weights and gradients. Saturates.
   virtual int64_t ActivationBytes(int64_t rows, int64_t seq) const = 0;
 
+  // The same where units are computed again in backward: each unit's input, and the inside of one
+  // unit. 0 is allowed: then such passes are not refused for memory.
+  virtual int64_t RecomputedActivationBytes(int64_t rows, int64_t seq) const { return 0; }
+
   // What decides the values computed from the same weights but stands in no table: equal for models
   // that compute the same.
   virtual std::string Signature() const = 0;

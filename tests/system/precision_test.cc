@@ -193,6 +193,25 @@ TEST_F(PrecisionTest, Sync_BetweenDTypes_IsRefused) {
   EXPECT_NE(refused.errors.find("dtype"), std::string::npos) << refused.errors;
 }
 
+// Through the daemon: the same bits with and without, and in the middle of a move.
+TEST_F(PrecisionTest, Train_WithRecompute_GivesTheSameBits) {
+  const Flags flags = OptimizerFlags(AdamW());
+  Flags with = flags;
+  with.emplace_back("--recompute");
+  for (const LlamaFixture* model : {&Half(true), &Data().untied}) {
+    cli().Create("plain", "0-2", model->folder, flags);
+    cli().Create("again", "0-2", model->folder, with);
+    EXPECT_EQ(cli().Train("again", Text(2)), cli().Train("plain", Text(2)));
+    cli().Relayout("plain", "2-3");
+    cli().Relayout("again", "2-3");
+    EXPECT_EQ(cli().Train("again", Text(2)), cli().Train("plain", Text(2)));
+    EXPECT_EQ(Differences(cli().Export("again"), cli().Export("plain")), Names{});
+    EXPECT_EQ(cli().Describe("again")["spec"]["recompute"], true);
+    cli().Delete("plain");
+    cli().Delete("again");
+  }
+}
+
 // A parameter of a trainer: 2 bytes of weights, 4 of master copy, 8 of moments.
 TEST_F(PrecisionTest, Describe_CountsTheMasterCopy) {
   cli().Create("half", "0-2", Half(false).folder, OptimizerFlags(AdamW()));

@@ -16,7 +16,7 @@ namespace regroup {
 
 // The rows of one rank of one (micro-)batch; zero rows are allowed and run the same graph.
 struct Batch {
-  at::Tensor inputs;   // language models: int64 [b, T]; mlp: float [b, in]
+  at::Tensor inputs;   // language models: int64 [b, T], T up to --seq; mlp: float [b, in]
   at::Tensor targets;  // language models: int64 [b, T], -100 = not counted; mlp: float [b, out]
 };
 

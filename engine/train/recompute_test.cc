@@ -5,7 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
-#include <atomic>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,40 +30,53 @@ class CountingAllocator : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    auto* block = new Block{base_->allocate(bytes), static_cast<int64_t>(bytes)};
-    const int64_t now = held_ += block->bytes;
-    int64_t most = most_;
-    while (now > most && !most_.compare_exchange_weak(most, now)) {
+    void* memory = base_->raw_allocate(bytes);
+    if (memory != nullptr) {
+      absl::MutexLock lock(&mutex_);
+      sizes_[memory] = static_cast<int64_t>(bytes);
+      held_ += static_cast<int64_t>(bytes);
+      most_ = std::max(most_, held_);
     }
-    return {block->memory.get(), block, &Free, c10::Device(c10::DeviceType::CPU)};
+    return {memory, memory, &Free, c10::Device(c10::DeviceType::CPU)};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
-  // The most bytes that `body` held beside what was held before it.
+  // The most bytes that were held while `body` ran, beside what was held before it.
   int64_t PeakOf(const std::function<void()>& body) {
-    const int64_t before = held_;
-    most_ = before;
+    int64_t before = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      most_ = before = held_;
+    }
     body();
+    absl::MutexLock lock(&mutex_);
     return most_ - before;
   }
 
  private:
-  struct Block {
-    c10::DataPtr memory;
-    int64_t bytes;
-  };
   CountingAllocator() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 100); }
-  static void Free(void* context) {
-    auto* block = static_cast<Block*>(context);
-    Get().held_ -= block->bytes;
-    delete block;
+
+  static void Free(void* memory) {
+    CountingAllocator& counting = Get();
+    if (memory != nullptr) {
+      absl::MutexLock lock(&counting.mutex_);
+      const auto block = counting.sizes_.find(memory);
+      if (block != counting.sizes_.end()) {
+        counting.held_ -= block->second;
+        counting.sizes_.erase(block);
+      }
+    }
+    counting.base_->raw_deallocate(memory);
   }
 
   c10::Allocator* const base_;
-  std::atomic<int64_t> held_{0};
-  std::atomic<int64_t> most_{0};
+  absl::Mutex mutex_;
+  std::map<void*, int64_t> sizes_;
+  int64_t held_ = 0;
+  int64_t most_ = 0;
 };
 
 constexpr int64_t kSeq = 24;
@@ -183,7 +196,7 @@ TEST_P(RecomputeTest, ThreeSteps_AreBitwiseThoseWithout) {
   ASSERT_EQ(again.traces.size(), plain.traces.size());
   for (size_t i = 0; i < plain.traces.size(); ++i) {
     EXPECT_EQ(again.traces[i].entries, plain.traces[i].entries);
-    EXPECT_EQ(again.traces[i].records, 1);
+    EXPECT_EQ(again.traces[i].records, plain.traces[i].records);
   }
 }
 

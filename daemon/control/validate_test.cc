@@ -204,7 +204,7 @@ TEST_F(ValidateTest, Create_Model_LiesUnderARoot) {
   request.mutable_spec()->set_model("random:" + model + "/../model");
   EXPECT_EQ(CheckCreate(request, limits_)->model(), "random:" + model);
   ExpectInvalid(Create([](auto& spec) { spec.set_model("/etc"); }), "--model=/etc");
-  ExpectInvalid(Create([](auto& spec) { spec.set_model("random:/etc"); }), "--model=/etc");
+  ExpectInvalid(Create([](auto& spec) { spec.set_model("random:/etc"); }), "--model=random:/etc");
   ExpectInvalid(Create([](auto& spec) { spec.set_model("model"); }), "--model=model");
   ExpectInvalid(Create([](auto& spec) { spec.clear_model(); }), "--model=");
   EXPECT_EQ(Create([&](auto& spec) { spec.set_model(model + "x"); }).code(),
@@ -268,8 +268,10 @@ TEST_F(ValidateTest, Generate_Fields_AreChecked) {
   }
   ExpectInvalid(Generate([](auto& request) { request.set_top_p(1.5); }), "--top-p=1.5");
   ExpectInvalid(Generate([](auto& request) { request.set_top_k(-1); }), "--top-k=-1");
-  ExpectInvalid(Generate([](auto& request) { request.clear_prompts(); }), "--tokens=");
-  ExpectInvalid(Generate([](auto& request) { request.add_prompts(); }), "(prompt 1) is empty");
+  ExpectInvalid(Generate([](auto& request) { request.clear_prompts(); }),
+                "--tokens-file=0 prompts");
+  ExpectInvalid(Generate([](auto& request) { request.add_prompts(); }),
+                "(or line 2 of --tokens-file) is empty");
   ExpectInvalid(Generate([](auto& request) { request.add_prompts()->add_tokens(-3); }),
                 "--tokens=-3");
   ExpectInvalid(Generate([](auto& request) { request.add_stop_tokens(-3); }), "--stop-token=-3");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
+#include "engine/layout/human_text.h"
 #include "engine/layout/shard.h"
 
 namespace regroup {
@@ -128,10 +129,10 @@ int64_t ResidentBytes() {
 
 absl::Status AdmitMemory(absl::string_view what, int64_t needed, int64_t available) {
   if (available < 0 || needed <= available) return absl::OkStatus();
-  return WithReason(
-      absl::ResourceExhaustedError(absl::StrCat(what, " needs ", needed, " bytes of memory; ",
-                                                available, " are available on this machine")),
-      "MEMORY");
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(what, " needs ", HumanBytes(needed),
+                                                              " of memory; ", HumanBytes(available),
+                                                              " are available on this machine")),
+                    "MEMORY");
 }
 
 }  // namespace regroup

@@ -62,11 +62,12 @@ TEST(MemoryTest, TrainerBufferBytes_GradientsAndBuffersOfTheLargestUnit) {
 TEST(MemoryTest, Admit_TooLittle_GivesBothNumbers) {
   EXPECT_TRUE(AdmitMemory("engine a on rank 1", 10, 10).ok());
   EXPECT_TRUE(AdmitMemory("engine a on rank 1", 10, -1).ok());
-  const absl::Status status = AdmitMemory("engine a on rank 1", 123, 45);
+  const absl::Status status = AdmitMemory("engine a on rank 1", 1230000000, 450000000);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "MEMORY");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("engine a on rank 1 needs 123 bytes"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("45 are available"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("engine a on rank 1 needs 1.2 GB of memory"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("450.0 MB are available"));
 }
 
 class ControlGroupTest : public ::testing::Test {

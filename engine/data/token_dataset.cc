@@ -102,9 +102,9 @@ class TokenDataset : public Dataset {
 
 absl::Status CheckSeq(int64_t seq, const ModelLimits& limits) {
   if (seq >= 1 && seq <= limits.max_positions) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--seq=", seq, ": must be from 1 to ",
-                                                 limits.max_positions,
-                                                 " (the model's max_position_embeddings)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      seq == 0 ? "--seq is missing" : absl::StrCat("--seq=", seq), ": must be from 1 to ",
+      limits.max_positions, " (the model's max_position_embeddings)"));
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(std::unique_ptr<InputFile> file,

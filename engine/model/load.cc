@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -106,13 +107,8 @@ absl::StatusOr<LoadedModel> LoadFolder(const std::string& folder, std::optional<
   return loaded;
 }
 
-}  // namespace
-
-absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
-                                      uint64_t seed) {
-  const absl::Status available =
-      CheckAvailable(dtype, absl::StrCat("--dtype=", dtype.has_value() ? DTypeName(*dtype) : ""));
-  if (!available.ok()) return available;
+absl::StatusOr<LoadedModel> LoadSpec(absl::string_view spec, std::optional<DType> dtype,
+                                     uint64_t seed) {
   const std::string whole(spec);
   if (absl::ConsumePrefix(&spec, "mlp:")) {
     absl::StatusOr<std::string> text = MlpConfigFromSpec(spec);
@@ -124,6 +120,23 @@ absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DTyp
   }
   if (absl::ConsumePrefix(&spec, "random:")) return LoadRandom(std::string(spec), dtype, seed);
   return LoadFolder(whole, dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
+                                      uint64_t seed) {
+  const absl::Status available =
+      CheckAvailable(dtype, absl::StrCat("--dtype=", dtype.has_value() ? DTypeName(*dtype) : ""));
+  if (!available.ok()) return available;
+  absl::StatusOr<LoadedModel> loaded = LoadSpec(spec, dtype, seed);
+  if (loaded.ok() || absl::StrContains(loaded.status().message(), "--model")) return loaded;
+  // What is wrong stands in some file: which flag led there?
+  const std::string flag = absl::StrCat("--model=", absl::CHexEscape(spec));
+  const absl::string_view what = loaded.status().message();
+  return absl::Status(loaded.status().code(), absl::IsUnimplemented(loaded.status())
+                                                  ? absl::StrCat(what, " (", flag, ")")
+                                                  : absl::StrCat(flag, ": ", what));
 }
 
 }  // namespace regroup

@@ -242,7 +242,9 @@ TEST_F(InputTest, Create_WrongModelSpecs_AreRefused) {
   std::filesystem::create_directory_symlink(outside + "/model", root + "/link");
   std::filesystem::create_directories(root + "/no_config");
   ExpectRefused({BadModel(root + "/nothing", {"nothing"}, kRefused),
-                 BadModel("random:" + root + "/nothing", {"nothing"}, kRefused),
+                 BadModel("random:" + root + "/nothing",
+                          {"--model=random:" + root + "/nothing", "mlp:"}, kRefused),
+                 BadModel("hf:gpt2", {"--model", "hf:gpt2", "allowed"}, kRefused),
                  BadModel(root + "/no_config", {"config.json"}, kRefused),
                  BadModel(Data().text.path, {"text.u16.bin"}, kRefused),
                  BadModel("/etc", {"--data-root", "/etc"}, kRefused),
@@ -283,6 +285,12 @@ TEST_F(InputTest, UnknownEnginesAndOperations_AreNamed) {
   ExpectRefused(table);
 }
 
+TEST_F(InputTest, Sync_WrongRoles_NameTheArgument) {
+  ExpectRefused({{{"engine", "sync", "rollout", "actor"}, kRefused, {"SRC=rollout", "trainer"}},
+                 {{"engine", "sync", "actor", "net"}, kRefused, {"DST=net", "inference"}},
+                 {{"engine", "sync", "actor", "actor"}, kRefused, {"DST=actor"}}});
+}
+
 TEST_F(InputTest, Relayout_WrongInput_IsRefused) {
   const auto relayout = [](const Words& flags, const std::string& engine = "actor") {
     Words command = {"engine", "relayout", engine};
@@ -316,11 +324,20 @@ TEST_F(InputTest, Train_WrongNumbers_AreRefused) {
   for (const std::string value : {"0", "-1", "x"})
     table.push_back(BadTrainFlag("--accumulate", value));
   table.push_back({Train({"--seq=0"}), kEither, {"--seq"}});
+  table.push_back({{"train", "actor", "--data=" + Data().text.path, "--steps=1", "--batch=1"},
+                   kRefused,
+                   {"--seq is missing"}});
   table.push_back({Train({"--accumulate=3", "--batch=2"}), kEither, {"--accumulate", "3"}});
   table.push_back({Train({}, "rollout"), kRefused, {"rollout", "train"}});
   table.push_back(
       {Train({"--data=" + Data().mlp_path, "--seq=4"}, "net"), kRefused, {"--seq", "4"}});
   ExpectRefused(table);
+}
+
+std::string LongList() {
+  std::string text;
+  for (int i = 0; i < 64; ++i) text += ",1";
+  return text;
 }
 
 TEST_F(InputTest, Generate_WrongInput_IsRefused) {
@@ -336,7 +353,8 @@ TEST_F(InputTest, Generate_WrongInput_IsRefused) {
       {file("no_prompt", "[]\n"), kUsage, {"--tokens-file", "line 1"}},
       {file("fraction", "[1.5]\n"), kUsage, {"--tokens-file", "line 1"}},
       {file("negative", "[-1]\n"), kUsage, {"--tokens-file", "line 1"}},
-      {file("vocabulary", "[1]\n[2,257]\n"), kRefused, {"257"}},
+      {file("vocabulary", "[1]\n[2,257]\n"), kRefused, {"257", "--tokens-file", "line 2"}},
+      {file("long", "[1]\n[1" + LongList() + "]\n"), kRefused, {"--tokens-file", "line 2", "64"}},
       {Generate({"--tokens-file=/nowhere"}), kUsage, {"--tokens-file"}},
       {Generate({"--tokens-file=" + folder}), kUsage, {"--tokens-file"}},
       {Generate({}, "actor"), kRefused, {"trainer"}},
@@ -375,8 +393,8 @@ TEST_F(InputTest, Export_WrongFolders_AreRefused) {
                  {to(root + "/out_link"), kRefused, {"--data-root"}},
                  {to(root + "/no/parent/at/all"), kRefused, {root + "/no"}},
                  {to(root), kRefused, {root}},
-                 {to(Data().untied.folder), kRefused, {Data().untied.folder}},
-                 {to(Data().text.path), kRefused, {Data().text.path}}});
+                 {to(Data().untied.folder), kRefused, {"DIR=" + Data().untied.folder, "empty"}},
+                 {to(Data().text.path), kRefused, {"DIR=" + Data().text.path}}});
   EXPECT_TRUE(std::filesystem::is_empty(outside));
 }
 

@@ -159,7 +159,8 @@ absl::Status Invalid(absl::string_view what, absl::string_view allowed) {
 
 absl::Status CheckSampling(const SamplingOptions& options, const ModelLimits& limits) {
   if (!limits.is_language_model) {
-    return absl::InvalidArgumentError("generate: the engine's model is an mlp; allowed: llama");
+    return absl::InvalidArgumentError(
+        "generate: the engine's model has no tokens; allowed: a language model");
   }
   if (options.max_tokens < 1) {
     return Invalid(absl::StrCat("--max-tokens=", options.max_tokens), "1 or more");

@@ -42,6 +42,8 @@ ShardedRunner::ShardedRunner(const ParamTable* table, const EngineState* state,
       open_uses_(table->units().size(), 0) {
   gradient_bytes_ = reducer_.ShardBytes();
   HookParameters();
+  absl::MutexLock lock(&traces_mutex_);
+  trace_ = &traces_.emplace_back("train");
 }
 
 // Takes each gradient away as soon as autograd made it, so that no parameter ever owns a .grad of
@@ -67,31 +69,47 @@ void ShardedRunner::HookParameters() {
   }
 }
 
-void ShardedRunner::BeginPass() {
-  trace_.BeginPass();
+TraceRecorder* ShardedRunner::TraceOf(absl::string_view kind) {
+  absl::MutexLock lock(&traces_mutex_);
+  for (TraceRecorder& trace : traces_) {
+    if (trace.kind() == kind) return &trace;
+  }
+  return &traces_.emplace_back(std::string(kind));
+}
+
+std::vector<TraceSnapshot> ShardedRunner::traces() const {
+  absl::MutexLock lock(&traces_mutex_);
+  std::vector<TraceSnapshot> snapshots;
+  for (const TraceRecorder& trace : traces_) snapshots.push_back(trace.Snapshot());
+  return snapshots;
+}
+
+void ShardedRunner::BeginPass(absl::string_view kind) {
+  trace_ = TraceOf(kind);
+  trace_->BeginPass();
   reducer_.BeginPass();
   open_uses_.assign(open_uses_.size(), 0);
 }
 
 bool ShardedRunner::checked() const {
-  return checks_ == CheckLevel::kFull || (checks_ == CheckLevel::kBasic && trace_.recording());
+  return checks_ == CheckLevel::kFull || (checks_ == CheckLevel::kBasic && trace_->recording());
 }
 
 void ShardedRunner::Fetch(int unit, bool backward) {
-  trace_.Record({TraceOp::kGather, backward, unit, gatherer_.UnitBytes(unit)});
+  trace_->Record({TraceOp::kGather, backward, unit, gatherer_.UnitBytes(unit)});
   if (checked()) {
     ThrowIfError(Agree(gatherer_.group(unit), "gather",
                        {absl::StrCat("unit ", unit, ", ", gatherer_.UnitBytes(unit), " bytes")}));
   }
-  if (gatherer_.Start(unit)) trace_.CountGather(/*ahead=*/false);
+  if (gatherer_.Start(unit)) trace_->CountGather(/*ahead=*/false);
   ThrowIfError(gatherer_.Acquire(unit));
-  const std::optional<int> next = trace_.NextGather();
-  if (next.has_value() && gatherer_.Start(*next)) trace_.CountGather(/*ahead=*/true);
+  const std::optional<int> next = trace_->NextGather();
+  if (next.has_value() && gatherer_.Start(*next)) trace_->CountGather(/*ahead=*/true);
 }
 
 // A unit that the trace fetches next again (the last of forward is the first of backward) stays.
 void ShardedRunner::ReleaseUnlessNext(int unit) {
-  if (trace_.NextGather() != unit) gatherer_.Release(unit);
+  if (trace_->NextGather() != unit) gatherer_.Release(unit);
 }
 
 at::Tensor ShardedRunner::Run(int unit, const at::Tensor& x, const Body& body, Use use) {
@@ -119,12 +137,12 @@ void ShardedRunner::FinishUse(int unit) {
 }
 
 void ShardedRunner::ReduceUnit(int unit) {
-  trace_.Record({TraceOp::kReduce, true, unit, gatherer_.UnitBytes(unit)});
+  trace_->Record({TraceOp::kReduce, true, unit, gatherer_.UnitBytes(unit)});
   if (checked()) {
     ThrowIfError(Agree(gatherer_.group(unit), "reduce",
                        {absl::StrCat("unit ", unit, ", ", gatherer_.UnitBytes(unit), " bytes")}));
   }
-  trace_.CountReduction();
+  trace_->CountReduction();
   ThrowIfError(reducer_.Reduce(unit));
 }
 

@@ -116,7 +116,7 @@ TEST_P(ShardedRunnerRanks, GradientShards_EqualPlainAutograd_InEveryPass) {
     for (int pass = 0; pass < 4; ++pass) {
       const absl::Status status = CatchStatus("pass", [&] {
         const at::AutoGradMode grad(true);
-        runner.BeginPass();
+        runner.BeginPass("train");
         runner.Backward(RunLoss(runner, rows.slice(0, begin, end)));
         return absl::OkStatus();
       });
@@ -134,7 +134,7 @@ TEST_P(ShardedRunnerRanks, GradientShards_EqualPlainAutograd_InEveryPass) {
       if (pass == 1) buffers = runner.buffer_bytes();
     }
     EXPECT_EQ(runner.buffer_bytes(), buffers) << "the steady state takes no new buffer";
-    const TraceSnapshot trace = runner.trace();
+    const TraceSnapshot trace = runner.traces().front();
     EXPECT_EQ(trace.state, TraceState::kAgreed);
     EXPECT_EQ(trace.records, 1);
     EXPECT_EQ(trace.reductions, 4 * 3) << "each unit once a pass, used or not";
@@ -156,7 +156,7 @@ TEST(ShardedRunner, DifferentOrderWhileRecording_IsAnErrorOnBothSides) {
     const EngineState state = ShardedState(table, {3, 5}, rank);
     ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic);
     const absl::Status status = CatchStatus("pass", [&] {
-      runner.BeginPass();
+      runner.BeginPass("train");
       runner.Run(0, Values({1, kWidth}, 0), Layer);
       runner.Run(rank == 3 ? 1 : 2, Values({1, kWidth}, 0), Layer);
       return absl::OkStatus();
@@ -175,7 +175,7 @@ TEST(ShardedRunner, PeerLeavesInBackward_EndsWithItsError) {
     ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic);
     const absl::Status status = CatchStatus("pass", [&] {
       const at::AutoGradMode grad(true);
-      runner.BeginPass();
+      runner.BeginPass("train");
       const at::Tensor loss = RunLoss(runner, Values({2, kWidth}, 0));
       if (rank == 0) runner.Backward(loss);
       return absl::OkStatus();

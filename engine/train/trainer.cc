@@ -37,6 +37,7 @@ class ZeroTrainer : public Trainer {
         group_(std::move(group)),
         runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks,
                 spec.recompute),
+        generation_(model),
         weights_bytes_(WeightsBytes(state_)),
         optimizer_bytes_(OptimizerBytes(state_)) {}
 
@@ -84,6 +85,41 @@ class ZeroTrainer : public Trainer {
     return Agree(*group_, "export", {}, written);
   }
 
+  absl::Status StartGeneration(const std::vector<PromptRow>& rows,
+                               const SamplingOptions& options) override {
+    const absl::Status started = generation_.Start(rows, options);
+    CountCaches();
+    return started;
+  }
+
+  absl::StatusOr<std::vector<RowToken>> DecodeToken(
+      const std::function<absl::Status()>& may_go_on) override {
+    if (absl::Status failure = group_->failure(); !failure.ok()) return failure;
+    std::vector<RowToken> tokens;
+    absl::Status drawn;
+    absl::Status status = CatchStatus(absl::StrCat("engine ", spec_.name, ", generate"), [&] {
+      const at::NoGradGuard no_grad;
+      runner_.BeginPass("decode");
+      drawn = generation_.Decode(runner_, generation_.Due(), &tokens);
+      return absl::OkStatus();
+    });
+    if (status.ok()) status = AgreeOnPass();
+    if (!status.ok()) group_->Abort(status);
+    status.Update(drawn);  // this rank's own trouble: the pass was whole on all
+    if (!status.ok()) generation_.End();
+    CountCaches();
+    if (!status.ok()) return status;
+    return tokens;
+  }
+
+  int64_t unfinished() const override { return generation_.unfinished(); }
+  int64_t cache_bytes() const override { return generation_.cache_bytes(); }
+
+  void EndGeneration() override {
+    generation_.End();
+    CountCaches();
+  }
+
   const EngineState& state() const override { return state_; }
   Group& group() override { return *group_; }
   std::vector<TraceSnapshot> traces() const override { return runner_.traces(); }
@@ -92,8 +128,9 @@ class ZeroTrainer : public Trainer {
     MemoryUse use;
     use.weights_bytes = weights_bytes_;
     use.optimizer_bytes = optimizer_bytes_;
-    use.buffers_bytes = runner_.buffer_bytes();
-    use.peak_bytes = use.weights_bytes + use.optimizer_bytes + use.buffers_bytes;  // never shrinks
+    const int64_t fixed = runner_.buffer_bytes();  // never shrinks
+    use.buffers_bytes = fixed + caches_;
+    use.peak_bytes = use.weights_bytes + use.optimizer_bytes + fixed + most_caches_;
     return use;
   }
 
@@ -118,6 +155,21 @@ class ZeroTrainer : public Trainer {
     return batches;
   }
 
+  // Collective: the ranks gathered and reduced the same, and follow it from now on.
+  absl::Status AgreeOnPass() {
+    if (spec_.checks != CheckLevel::kOff) {
+      absl::Status status = Agree(*group_, "trace", DescribeTrace(runner_.pass_trace()));
+      if (!status.ok()) return status;
+    }
+    runner_.EndPass();
+    return absl::OkStatus();
+  }
+
+  void CountCaches() {
+    caches_ = generation_.cache_bytes();
+    most_caches_ = std::max<int64_t>(most_caches_, caches_);
+  }
+
   // Collective: forward and backward of one micro-batch, agreement on its trace. Adds this rank's
   // part of the loss to `loss`.
   absl::Status Pass(const Batch& batch, absl::string_view kind, bool accumulate, int64_t tokens,
@@ -130,13 +182,7 @@ class ZeroTrainer : public Trainer {
       runner_.Backward(part);
       return absl::OkStatus();
     });
-    if (!status.ok()) return status;
-    if (spec_.checks != CheckLevel::kOff) {
-      status = Agree(*group_, "trace", DescribeTrace(runner_.pass_trace()));
-      if (!status.ok()) return status;
-    }
-    runner_.EndPass();
-    return absl::OkStatus();
+    return status.ok() ? AgreeOnPass() : status;
   }
 
   // Collective: the passes of all micro-batches, agreement, update. Each accumulation pattern has a
@@ -205,6 +251,9 @@ class ZeroTrainer : public Trainer {
   EngineState state_;
   const std::unique_ptr<Group> group_;
   ShardedRunner runner_;
+  Generation generation_;
+  std::atomic<int64_t> caches_{0};       // bytes
+  std::atomic<int64_t> most_caches_{0};  // of them, ever
   const int64_t weights_bytes_;
   const int64_t optimizer_bytes_;
 };

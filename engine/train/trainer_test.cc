@@ -57,7 +57,7 @@ class TwoLayers : public Model {
     const at::Tensor y = runner.Run(1, runner.Run(0, x, FirstLayer), SecondLayer);
     return (y.to(at::kFloat) - batch.targets).square().sum();
   }
-  at::Tensor NextLogits(UnitRunner&, const at::Tensor&, KvCache*) const override { return {}; }
+  void Decode(UnitRunner&, absl::Span<const DecodeRow>, const LogitsSink&) const override {}
   KvCache MakeCache(int64_t) const override { return {}; }
   int64_t CacheBytes(int64_t) const override { return 0; }
   int64_t ActivationBytes(int64_t, int64_t) const override { return 0; }

@@ -40,9 +40,9 @@ class ShardedRunner : public UnitRunner {
   ShardedRunner(const ShardedRunner&) = delete;
   ShardedRunner& operator=(const ShardedRunner&) = delete;
 
-  // `kind` has a trace of its own ("train"). With `accumulate` the gradients are added to those of
-  // the passes before.
-  void BeginPass(absl::string_view kind, bool accumulate);
+  // `kind` ("train", "decode") has a trace of its own: none throws away another's. With
+  // `accumulate` the gradients are added to those of the passes before.
+  void BeginPass(absl::string_view kind, bool accumulate = false);
   using UnitRunner::Run;
   at::Tensor Run(int unit, const at::Tensor& x, const Body& body, Use use) override;
 

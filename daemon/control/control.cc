@@ -99,7 +99,6 @@ absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name,
     return CheckReady(*engine);
   }
   const bool trainer = engine->spec.role() == v1::ROLE_TRAIN;
-  if (kind == "generate" && trainer) return NotAvailable("generate on a trainer");
   if (kind == "export" && !trainer) return NotAvailable("export of an inference engine");
   if ((kind == "train" || kind == "relayout") && !trainer) {
     v1::ErrorDetail detail;

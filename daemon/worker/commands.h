@@ -41,6 +41,7 @@ class Commands {
   absl::StatusOr<std::shared_ptr<HeldEngine>> Formed(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedTrainer(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedInference(uint64_t uid) const;
+  absl::StatusOr<std::shared_ptr<HeldEngine>> FormedGenerator(uint64_t uid) const;
 
   // FAILED_PRECONDITION while a move holds the engine's state.
   absl::Status CheckNotMoving(const HeldEngine& engine) const;

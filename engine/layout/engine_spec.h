@@ -30,6 +30,13 @@ struct OptimizerSpec {
   int num_moments() const { return kind == OptimizerKind::kAdamW ? 2 : momentum != 0 ? 1 : 0; }
 };
 
+// What may change while an engine lives.
+struct EngineSettings {
+  double learning_rate = 0;  // trainers
+  CheckLevel checks = CheckLevel::kBasic;
+  absl::Duration timeout = absl::Seconds(30);
+};
+
 struct EngineSpec {
   std::string name;
   uint64_t uid = 0;  // issued by the primary, never used twice

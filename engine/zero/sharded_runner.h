@@ -47,6 +47,9 @@ class ShardedRunner : public UnitRunner {
   // gradients of every unit, used or not. Throws StatusException.
   void Backward(const at::Tensor& loss);
 
+  // Between passes. The same on all ranks: what is checked is exchanged.
+  void SetChecks(CheckLevel checks) { checks_ = checks; }
+
   // The group agreed on pass_trace(): follow it from now on.
   void EndPass() { trace_->EndPass(); }
   const std::vector<TraceEntry>& pass_trace() const { return trace_->pass(); }
@@ -74,7 +77,7 @@ class ShardedRunner : public UnitRunner {
   void HookParameters();
 
   const ParamTable* table_;
-  const CheckLevel checks_;
+  CheckLevel checks_;
   BufferPool pool_;
   UnitGatherer gatherer_;
   GradientReducer reducer_;

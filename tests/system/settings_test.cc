@@ -75,5 +75,35 @@ TEST_F(SettingsTest, WrongValues_ChangeNothing) {
   EXPECT_EQ(cli().Describe("rollout")["spec"]["timeout"], 20);
 }
 
+// 33.6 million parameters: what is listed of a rank is within what ZeRO-3 promises, and its process
+// has grown by no more than a little above it.
+TEST_F(SettingsTest, Memory_IsWhatIsListedAndWhatZeroPromises) {
+  constexpr char kModel[] = "mlp:in=8,hidden=2048,layers=10,out=4";
+  constexpr double kSlack = 96 << 20;  // activations, and what the allocator keeps
+  std::vector<double> before;
+  for (const int rank : {0, 1, 2, 3}) before.push_back(daemon().RankRow(rank)["rssBytes"]);
+  for (const int ranks : {2, 4}) {
+    const std::string list = ranks == 2 ? "1,3" : "0-3";
+    cli().Create("actor", list, kModel, {"--optimizer=adamw", "--lr=0.001"});
+    cli().Train("actor", {Data().mlp_path, 2, 8, 0, {}});
+    const nlohmann::json engine = cli().Describe("actor");
+    const double share = engine["parameters"].get<double>() / ranks;
+    for (const nlohmann::json& memory : engine["memory"]) {
+      const double weights = memory["weightsBytes"], optimizer = memory["optimizerBytes"];
+      const double buffers = memory["buffersBytes"];
+      EXPECT_NEAR(weights, 4 * share, 4096);
+      EXPECT_NEAR(optimizer, 8 * share, 8192);
+      // The shards of the gradient, then two buffers to gather into and three for gradients.
+      EXPECT_GE(buffers, 4 * share);
+      EXPECT_LE(buffers, 4 * share + 5 * 1.02 * 4 * (2048 * 2049 + 4096));
+      const int rank = memory["rank"];
+      const double growth = daemon().RankRow(rank)["rssBytes"].get<double>() - before[rank];
+      EXPECT_GE(growth, 12 * share) << rank;
+      EXPECT_LE(growth, 12 * share + buffers + kSlack) << rank;
+    }
+    cli().Delete("actor");
+  }
+}
+
 }  // namespace
 }  // namespace regroup::harness

@@ -52,17 +52,20 @@ absl::Status CheckSampling(const SamplingOptions& options, const ModelLimits& li
   return absl::OkStatus();
 }
 
-absl::Status CheckPrompt(const std::vector<int64_t>& tokens, const ModelLimits& limits) {
+absl::Status CheckPrompt(int64_t row, const std::vector<int64_t>& tokens,
+                         const ModelLimits& limits) {
+  const std::string where = row == 0 ? "--tokens (or line 1 of --tokens-file)"
+                                     : absl::StrCat("--tokens-file, line ", row + 1);
   const auto size = static_cast<int64_t>(tokens.size());
-  if (size == 0) return Invalid("--tokens: an empty prompt", "at least one token");
+  if (size == 0) return Invalid(absl::StrCat(where, ": an empty prompt"), "at least one token");
   if (size >= limits.max_positions) {
-    return Invalid(absl::StrCat("--tokens: a prompt of ", size, " tokens"),
+    return Invalid(absl::StrCat(where, ": a prompt of ", size, " tokens"),
                    absl::StrCat("at most ", limits.max_positions - 1, ": the model's context of ",
                                 limits.max_positions, " must leave room for one token"));
   }
   for (int64_t i = 0; i < size; ++i) {
     if (tokens[i] < 0 || tokens[i] >= limits.vocab_size) {
-      return Invalid(absl::StrCat("--tokens: token ", tokens[i], " at position ", i),
+      return Invalid(absl::StrCat(where, ": token ", tokens[i], " at position ", i),
                      absl::StrCat("from 0 to ", limits.vocab_size - 1,
                                   " (the model's vocabulary has ", limits.vocab_size, " tokens)"));
     }
@@ -77,7 +80,7 @@ absl::Status Generation::Start(const std::vector<PromptRow>& rows, const Samplin
   std::set<int64_t> numbers;
   std::vector<Row> started;
   for (const PromptRow& prompt : rows) {
-    absl::Status fits = CheckPrompt(prompt.tokens, limits);
+    absl::Status fits = CheckPrompt(prompt.row, prompt.tokens, limits);
     if (!fits.ok()) return fits;
     if (prompt.row < 0 || !numbers.insert(prompt.row).second) {
       return absl::InvalidArgumentError(

@@ -23,7 +23,9 @@ absl::Status CheckSampling(const SamplingOptions& options, const ModelLimits& li
 
 // INVALID_ARGUMENT for an empty prompt, a token outside the vocabulary, or one that leaves no place
 // for one more token in the context.
-absl::Status CheckPrompt(const std::vector<int64_t>& tokens, const ModelLimits& limits);
+// `row`: its place in the request, for the message.
+absl::Status CheckPrompt(int64_t row, const std::vector<int64_t>& tokens,
+                         const ModelLimits& limits);
 
 struct PromptRow {
   int64_t row = 0;  // in the whole request: keys the row's random generator

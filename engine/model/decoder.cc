@@ -214,9 +214,11 @@ at::Tensor Decoder::LossSum(UnitRunner& runner, const Batch& batch) const {
     x = runner.Run(0, x,
                    [](const at::Tensor& h, Params params) { return at::linear(h, params[0]); });
   }
-  // Nothing here holds the logits on: the loss keeps what its backward needs.
-  return at::cross_entropy_loss(std::exchange(x, {}).view({b * t, config_.vocab_size}),
-                                batch.targets.reshape({b * t}), {}, at::Reduction::Sum, kIgnored);
+  // Nothing here holds the logits on: the loss keeps what its backward needs. It is fp32 whatever
+  // the weights are, as transformers computes it.
+  return at::cross_entropy_loss(
+      std::exchange(x, {}).view({b * t, config_.vocab_size}).to(at::kFloat),
+      batch.targets.reshape({b * t}), {}, at::Reduction::Sum, kIgnored);
 }
 
 void Decoder::Decode(UnitRunner& runner, absl::Span<const DecodeRow> rows,
@@ -287,14 +289,14 @@ int64_t Decoder::CacheBytes(int64_t capacity) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
-// Of each token: its logits with their gradients, and in each layer some 16 vectors of the hidden
-// size that the backward pass reads.
+// Of each token: its logits with their gradients in fp32, and in each layer some 16 vectors of the
+// hidden size that the backward pass reads.
 int64_t Decoder::ActivationBytes(int64_t rows, int64_t seq) const {
-  const double of_token =
-      2.0 * static_cast<double>(config_.vocab_size) +
-      16.0 * static_cast<double>(config_.num_layers) * static_cast<double>(config_.hidden_size);
-  return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token *
-                        static_cast<double>(DTypeBytes(table_.dtype())));
+  const double of_token = 8.0 * static_cast<double>(config_.vocab_size) +
+                          16.0 * static_cast<double>(config_.num_layers) *
+                              static_cast<double>(config_.hidden_size) *
+                              static_cast<double>(DTypeBytes(table_.dtype()));
+  return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token);
 }
 
 std::string Decoder::Signature() const {

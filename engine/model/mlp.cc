@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
 #include "engine/model/strict_json.h"
+#include "engine/zero/dtype.h"
 
 namespace regroup {
 namespace {
@@ -45,7 +46,7 @@ Mlp::Mlp(const MlpConfig& config, DType dtype) : config_(config), table_(dtype) 
 }
 
 at::Tensor Mlp::LossSum(UnitRunner& runner, const Batch& batch) const {
-  at::Tensor x = batch.inputs;
+  at::Tensor x = batch.inputs.to(ToScalarType(table_.dtype()));
   for (int64_t i = 0; i < config_.layers; ++i) {
     const bool last = i + 1 == config_.layers;
     x = runner.Run(static_cast<int>(i), x,
@@ -54,7 +55,7 @@ at::Tensor Mlp::LossSum(UnitRunner& runner, const Batch& batch) const {
                      return last ? y : at::relu(y);
                    });
   }
-  return at::mse_loss(x, batch.targets, at::Reduction::Sum);
+  return at::mse_loss(x.to(at::kFloat), batch.targets, at::Reduction::Sum);
 }
 
 void Mlp::Decode(UnitRunner& runner, absl::Span<const DecodeRow> rows,

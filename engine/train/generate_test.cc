@@ -220,7 +220,7 @@ TEST_F(TrainerGenerateTest, BetweenSteps_LeavesTrainingBitwiseAsItWas) {
       for (int step = 0; step < 4; ++step) {
         Answers ignored;
         if (generate && step != 1) Generate(trainer, rows, Options(3), &ignored);
-        const auto result = trainer.Step(*data_, 3);
+        const auto result = trainer.Step(*data_, 3, 1);
         ASSERT_TRUE(result.ok()) << result.status();
         outcome.numbers.push_back(result->loss);
         outcome.numbers.push_back(result->grad_norm);
@@ -257,7 +257,7 @@ TEST_F(TrainerGenerateTest, TrainedWeights_AreThoseThatItGeneratesWith) {
   const std::vector<PromptRow> rows = {{0, Prompt(5, 1)}};
   const Answers before = ByInference(rows, Options(6));
   Run({0, 1}, [&](Trainer& trainer) {
-    for (int step = 0; step < 3; ++step) ASSERT_TRUE(trainer.Step(*data_, 3).ok());
+    for (int step = 0; step < 3; ++step) ASSERT_TRUE(trainer.Step(*data_, 3, 1).ok());
     Answers after;
     Generate(trainer, rows, Options(6), &after);
     if (trainer.group().index() == 1) {

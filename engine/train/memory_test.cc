@@ -71,7 +71,7 @@ class MemoryTest : public testing::Test {
       ASSERT_TRUE(LoadWeights(table, *own.weights, &state, nullptr).ok());
       auto trainer = Trainer::Make(spec, own.model.get(), std::move(state), std::move(group));
       ASSERT_TRUE(trainer.ok()) << trainer.status();
-      for (int step = 0; step < 3; ++step) ASSERT_TRUE((*trainer)->Step(*data, 4).ok());
+      for (int step = 0; step < 3; ++step) ASSERT_TRUE((*trainer)->Step(*data, 4, 1).ok());
       check(table, **trainer);
     });
   }

@@ -91,7 +91,7 @@ TEST_F(SettingsTest, LearningRate_DecidesTheNextStep) {
     absl::Mutex mutex;
     std::map<int, EngineState> middle, end;
     Run(Spec(kind, 0.1), nullptr, [&](int rank, Trainer& trainer) {
-      ASSERT_TRUE(trainer.Step(*data_, 4).ok());
+      ASSERT_TRUE(trainer.Step(*data_, 4, 1).ok());
       {
         absl::MutexLock lock(&mutex);
         middle[rank] = Copy(trainer.state());
@@ -99,7 +99,7 @@ TEST_F(SettingsTest, LearningRate_DecidesTheNextStep) {
       EngineSettings settings = SettingsOf(Spec(kind, 0.025));
       ASSERT_TRUE(trainer.Set(settings).ok());
       for (int i = 0; i < 2; ++i) {
-        const auto step = trainer.Step(*data_, 4);
+        const auto step = trainer.Step(*data_, 4, 1);
         ASSERT_TRUE(step.ok()) << step.status();
         EXPECT_EQ(step->learning_rate, 0.025);
       }
@@ -107,7 +107,7 @@ TEST_F(SettingsTest, LearningRate_DecidesTheNextStep) {
       end[rank] = Copy(trainer.state());
     });
     Run(Spec(kind, 0.025), &middle, [&](int rank, Trainer& trainer) {
-      for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.Step(*data_, 4).ok());
+      for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.Step(*data_, 4, 1).ok());
       ExpectSame(trainer.state(), end.at(rank));
     });
   }
@@ -117,7 +117,7 @@ TEST_F(SettingsTest, RanksThatDisagree_ChangeNothing) {
   absl::Mutex mutex;
   std::map<int, EngineState> expected;
   Run(Spec(OptimizerKind::kSgd, 0.1), nullptr, [&](int rank, Trainer& trainer) {
-    ASSERT_TRUE(trainer.Step(*data_, 4).ok());
+    ASSERT_TRUE(trainer.Step(*data_, 4, 1).ok());
     absl::MutexLock lock(&mutex);
     expected[rank] = Copy(trainer.state());
   });
@@ -127,7 +127,7 @@ TEST_F(SettingsTest, RanksThatDisagree_ChangeNothing) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     EXPECT_NE(status.message().find("lr 0.25"), std::string::npos) << status;
     EXPECT_TRUE(trainer.group().failure().ok());
-    ASSERT_TRUE(trainer.Step(*data_, 4).ok());
+    ASSERT_TRUE(trainer.Step(*data_, 4, 1).ok());
     ExpectSame(trainer.state(), expected.at(rank));
   });
 }
@@ -137,7 +137,7 @@ TEST_F(SettingsTest, Checks_DecideWhatIsExchangedFromTheNextStepOn) {
   Run(spec, nullptr, [&](int, Trainer& trainer) {
     const auto operations = [&] {
       const int64_t before = trainer.group().operations_issued();
-      EXPECT_TRUE(trainer.Step(*data_, 4).ok());
+      EXPECT_TRUE(trainer.Step(*data_, 4, 1).ok());
       return trainer.group().operations_issued() - before;
     };
     operations();  // records
@@ -169,7 +169,7 @@ TEST_F(SettingsTest, Timeout_BoundsTheNextWait) {
       return;
     }
     const absl::Time start = absl::Now();
-    EXPECT_EQ(trainer.Step(*data_, 4).status().code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(trainer.Step(*data_, 4, 1).status().code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_LT(absl::Now() - start, absl::Seconds(50));
     over.Notify();
   });

@@ -41,7 +41,7 @@ class ZeroTrainer : public Trainer {
         weights_bytes_(WeightsBytes(state_)),
         optimizer_bytes_(OptimizerBytes(state_)) {}
 
-  absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) override {
+  absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch, int64_t accumulate) override {
     if (absl::Status failure = group_->failure(); !failure.ok()) return failure;
     StepResult result;
     result.learning_rate = spec_.optimizer.learning_rate;
@@ -51,9 +51,9 @@ class ZeroTrainer : public Trainer {
       result.skipped = true;
       result.reason = "no counted target in the batch";
     } else {
-      const absl::StatusOr<Batch> mine = LoadRows(data, rows);
+      absl::StatusOr<std::vector<Batch>> mine = LoadRows(data, rows, accumulate);
       if (!mine.ok()) return mine.status();
-      if (absl::Status status = Pass(*mine, &result); !status.ok()) {
+      if (absl::Status status = Passes(*std::move(mine), &result); !status.ok()) {
         group_->Abort(status);
         return status;
       }
@@ -151,18 +151,22 @@ class ZeroTrainer : public Trainer {
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
 
  private:
-  // Collective: this rank's rows. A rank that cannot read its rows fails the step on all, before
-  // anything is changed: the trainer goes on.
-  absl::StatusOr<Batch> LoadRows(const Dataset& data, const std::vector<int64_t>& rows) {
-    Batch batch;
+  // Collective: this rank's rows of each micro-batch. A rank that cannot read its rows fails the
+  // step on all, before anything is changed: the trainer goes on.
+  absl::StatusOr<std::vector<Batch>> LoadRows(const Dataset& data, const std::vector<int64_t>& rows,
+                                              int64_t accumulate) {
+    std::vector<Batch> batches;
     const absl::Status local = CatchStatus(absl::StrCat("rank ", group_->options().rank), [&] {
-      batch = data.Load(DealRows(rows, group_->size(), group_->index()));
+      for (int64_t i = 0; i < accumulate; ++i) {
+        const absl::Span<const int64_t> part = SplitRows(rows, accumulate, i);
+        batches.push_back(data.Load(DealRows(part, group_->size(), group_->index())));
+      }
       return absl::OkStatus();
     });
     absl::Status status =
         Agree(*group_, "data", {absl::StrCat("data position ", state_.data_position)}, local);
     if (!status.ok()) return status;
-    return batch;
+    return batches;
   }
 
   // Collective: the ranks gathered and reduced the same, and follow it from now on.
@@ -180,20 +184,33 @@ class ZeroTrainer : public Trainer {
     most_caches_ = std::max<int64_t>(most_caches_, caches_);
   }
 
-  // Collective: forward, backward, agreement, update.
-  absl::Status Pass(const Batch& batch, StepResult* result) {
-    StepReport mine;
+  // Collective: forward and backward of one micro-batch, agreement on its trace. Adds this rank's
+  // part of the loss to `loss`.
+  absl::Status Pass(const Batch& batch, absl::string_view kind, bool accumulate, int64_t tokens,
+                    double* loss) {
     absl::Status status = CatchStatus(absl::StrCat("engine ", spec_.name, ", train step"), [&] {
-      runner_.BeginPass("train");
+      runner_.BeginPass(kind, accumulate);
       const at::AutoGradMode grad(true);
-      const at::Tensor loss =
-          model_->LossSum(runner_, batch).div(static_cast<double>(result->tokens));
-      mine.loss = loss.item<double>();
-      runner_.Backward(loss);
+      const at::Tensor part = model_->LossSum(runner_, batch).div(static_cast<double>(tokens));
+      *loss += part.item<double>();
+      runner_.Backward(part);
       return absl::OkStatus();
     });
-    if (status.ok()) status = AgreeOnPass();
-    if (!status.ok()) return status;
+    return status.ok() ? AgreeOnPass() : status;
+  }
+
+  // Collective: the passes of all micro-batches, agreement, update. Each accumulation pattern has a
+  // trace of its own: none throws away another's.
+  absl::Status Passes(std::vector<Batch> batches, StepResult* result) {
+    StepReport mine;
+    const std::string kind =
+        batches.size() == 1 ? "train" : absl::StrCat("train accumulate=", batches.size());
+    absl::Status status;
+    for (size_t i = 0; i < batches.size(); ++i) {
+      status = Pass(batches[i], kind, /*accumulate=*/i > 0, result->tokens, &mine.loss);
+      if (!status.ok()) return status;
+      batches[i] = Batch();
+    }
     for (const Unit& unit : model_->table().units()) {
       const double sum = SumOfSquares(runner_.gradient_shard(unit.id));
       mine.sum_of_squares += sum;
@@ -282,11 +299,16 @@ absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineSt
       const int64_t begin = std::max(held.interval.begin, parameter.offset);
       const int64_t end = std::min(held.interval.end, parameter.offset + parameter.numel);
       if (begin >= end) continue;
+      // The master copy is what the source has in full; the weights are its rounding.
+      const bool has_master = held.master.defined();
       const absl::StatusOr<at::Tensor> values =
-          source.Read(id, begin - parameter.offset, end - parameter.offset);
+          source.Read(id, begin - parameter.offset, end - parameter.offset,
+                      has_master ? DType::kFp32 : table.dtype());
       if (!values.ok()) return values.status();
-      held.weights.narrow(0, begin - held.interval.begin, end - begin).copy_(*values);
-      bytes_read += static_cast<int64_t>(values->nbytes());
+      const int64_t at = begin - held.interval.begin;
+      if (has_master) held.master.narrow(0, at, end - begin).copy_(*values);
+      held.weights.narrow(0, at, end - begin).copy_(*values);
+      bytes_read += (end - begin) * DTypeBytes(table.dtype());
       if (!progress) continue;
       if (absl::Status status = progress(bytes_read); !status.ok()) return status;
     }

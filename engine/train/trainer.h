@@ -35,9 +35,9 @@ struct StepResult {
 
 struct MemoryUse {
   int64_t weights_bytes = 0;
-  int64_t optimizer_bytes = 0;
-  int64_t buffers_bytes = 0;  // gather and gradient buffers, key-value caches
-  int64_t peak_bytes = 0;     // of the three together
+  int64_t optimizer_bytes = 0;  // moments, and the master copy of bf16 weights
+  int64_t buffers_bytes = 0;    // gather and gradient buffers, key-value caches
+  int64_t peak_bytes = 0;       // of the three together
 };
 
 // One thread calls the collective methods; trace(), memory() and Abort may be called from any
@@ -55,12 +55,14 @@ class Trainer : public Generator {
                                                        EngineState state,
                                                        std::unique_ptr<Group> group);
   // Collective over the layout's ranks. Draws batch number data_position of `batch` rows of `data`,
-  // runs forward and backward, agrees on loss, norm, finiteness and trace, applies the update on
-  // all ranks or none. Non-finite gradients or a batch without counted targets: OK with skipped.
-  // Errors: DATA_LOSS (the data file of some rank) leaves the trainer as it was, and group() works
-  // on. After any other, ABORTED (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED,
-  // RESOURCE_EXHAUSTED, group().failure() says why and the trainer can only be destroyed.
-  virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch) = 0;
+  // runs forward and backward over its `accumulate` micro-batches (1 to `batch`) one after another,
+  // agrees on loss, norm, finiteness and trace, applies the update on all ranks or none. Non-finite
+  // gradients or a batch without counted targets: OK with skipped. Errors: DATA_LOSS (the data file
+  // of some rank) leaves the trainer as it was, and group() works on. After any other, ABORTED
+  // (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, RESOURCE_EXHAUSTED,
+  // group().failure() says why and the trainer can only be destroyed.
+  virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch,
+                                          int64_t accumulate) = 0;
 
   // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every
   // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.
@@ -76,9 +78,9 @@ class Trainer : public Generator {
   virtual void Abort(const absl::Status& reason) = 0;
 };
 
-// Local: fills `state` with this rank's intervals of the initial weights. `progress`, if any, is
-// called with the bytes read so far, before the first parameter and after each; an error of it ends
-// the loading and is returned.
+// Local: fills `state` with this rank's intervals of the initial weights, and of the master copy if
+// it has one. `progress`, if any, is called with the bytes of weights filled so far, before the
+// first parameter and after each; an error of it ends the loading and is returned.
 absl::Status LoadWeights(const ParamTable& table, WeightSource& source, EngineState* state,
                          const std::function<absl::Status(int64_t)>& progress);
 

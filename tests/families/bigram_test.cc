@@ -29,7 +29,7 @@ TEST(BigramTest, TrainedOnTwoRanks_ContinuesTheCycleThatItSaw) {
   RunTrainers({0, 1}, AdamWSpec(0.05), spec, [&](int rank, Trainer& trainer) {
     double first = 0, last = 0;
     for (int step = 0; step < 40; ++step) {
-      const auto result = trainer.Step(**data, /*batch=*/3);
+      const auto result = trainer.Step(**data, /*batch=*/3, /*accumulate=*/1);
       ASSERT_TRUE(result.ok()) << result.status();
       (step == 0 ? first : last) = result->loss;
     }

@@ -131,7 +131,7 @@ TEST_P(ParityTest, ThreeAdamWSteps_HaveItsLossesOnOneAndTwoRanks) {
     EngineState trained;
     RunTrainers(ranks, AdamWSpec(1e-3), folder_.path(), [&](int rank, Trainer& trainer) {
       for (int64_t step = 0; step < kSteps; ++step) {
-        const auto result = trainer.Step(**data, kBatch);
+        const auto result = trainer.Step(**data, kBatch, 1);
         ASSERT_TRUE(result.ok()) << result.status();
         EXPECT_NEAR(result->loss / case_["losses"][step].get<double>(), 1, 1e-5) << step;
         EXPECT_NEAR(result->grad_norm / case_["norms"][step].get<double>(), 1, 1e-4) << step;

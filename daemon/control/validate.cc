@@ -205,7 +205,6 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
   });
   if (!status.ok()) return status;
   if (request.dry_run()) return NotAvailable("--dry-run");
-  if (spec.recompute()) return NotAvailable("--recompute");
   if (!spec.shard_over().empty()) return NotAvailable("--shard-over");
   spec.set_device("cpu");
 
@@ -224,6 +223,10 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
     if (spec.clip_norm() != 0) {
       return FieldError("--clip-norm", Text(spec.clip_norm()), "is for trainers",
                         "--clip-norm only with --role=train");
+    }
+    if (spec.recompute()) {
+      return FieldError("--recompute", "true", "is for trainers",
+                        "--recompute only with --role=train");
     }
     spec.clear_optimizer();
   }

@@ -170,6 +170,12 @@ TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {
                 spec.clear_optimizer();
               }).ok());
   ExpectInvalid(Create([](auto& spec) { spec.set_role(v1::ROLE_INFER); }), "--lr=0.1");
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.set_role(v1::ROLE_INFER);
+                  spec.clear_optimizer();
+                  spec.set_recompute(true);
+                }),
+                "--recompute=true");
 }
 
 TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
@@ -177,7 +183,7 @@ TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
   ExpectInvalid(Create([](auto& spec) { spec.set_dtype(static_cast<v1::DType>(9)); }), "--dtype=9");
   ExpectInvalid(Create([](auto& spec) { spec.set_device("tpu"); }), "--device=tpu");
   ExpectNotAvailable(Create([](auto& spec) { spec.set_device("cuda"); }), "--device=cuda");
-  ExpectNotAvailable(Create([](auto& spec) { spec.set_recompute(true); }), "--recompute");
+  EXPECT_TRUE(Create([](auto& spec) { spec.set_recompute(true); }).ok());
   ExpectNotAvailable(Create([](auto& spec) { spec.add_shard_over("x"); }), "--shard-over");
   for (const int64_t seconds : {int64_t{0}, int64_t{-1}, int64_t{3601}, INT64_MAX}) {
     ExpectInvalid(Create([&](auto& spec) { spec.mutable_timeout()->set_seconds(seconds); }),

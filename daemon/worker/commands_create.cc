@@ -32,6 +32,7 @@ std::vector<std::string> Terms(const HeldEngine& engine) {
       absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
       absl::StrCat("layout ", spec.layout.ToString()),
       absl::StrFormat("clip norm %.17g", spec.clip_norm),
+      absl::StrCat("recompute ", static_cast<int>(spec.recompute)),
       absl::StrCat("seed ", spec.seed),
       absl::StrCat("checks ", static_cast<int>(spec.checks)),
       absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),

@@ -92,7 +92,6 @@ absl::StatusOr<OptimizerSpec> OptimizerFromProto(const v1::OptimizerSpec& proto)
 }
 
 absl::Status CheckAvailable(const v1::EngineSpec& proto) {
-  if (proto.recompute()) return NotAvailable("recompute");
   if (proto.shard_over_size() > 0) return NotAvailable("shard_over");
   if (!proto.device().empty() && proto.device() != "cpu") {
     return NotAvailable(absl::StrCat("device ", proto.device()));
@@ -178,6 +177,7 @@ absl::StatusOr<EngineSpec> SpecFromProto(const v1::EngineSpec& proto, uint64_t u
         absl::StrCat("clip norm ", proto.clip_norm(), "; allowed: 0 (off) or more"));
   }
   spec.clip_norm = proto.clip_norm();
+  spec.recompute = proto.recompute();
   spec.seed = proto.seed();
   const absl::StatusOr<CheckLevel> checks = ChecksFromProto(proto.checks());
   if (!checks.ok()) return checks.status();

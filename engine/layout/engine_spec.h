@@ -54,7 +54,8 @@ struct EngineSpec {
   std::optional<DType> dtype;  // unset: the model files' own
   Layout layout;
   OptimizerSpec optimizer;
-  double clip_norm = 0;  // 0 = off
+  double clip_norm = 0;    // 0 = off
+  bool recompute = false;  // of activations, in the backward pass
   uint64_t seed = 0;
   CheckLevel checks = CheckLevel::kBasic;
   absl::Duration timeout = absl::Seconds(30);

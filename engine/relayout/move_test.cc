@@ -88,7 +88,9 @@ void ExpectSameState(const EngineState& actual, const EngineState& expected) {
     EXPECT_TRUE(SameBytes(actual.units[unit].weights, expected.units[unit].weights)) << unit;
     const at::Tensor& master = expected.units[unit].master;
     ASSERT_EQ(actual.units[unit].master.defined(), master.defined());
-    if (master.defined()) EXPECT_TRUE(SameBytes(actual.units[unit].master, master)) << unit;
+    if (master.defined()) {
+      EXPECT_TRUE(SameBytes(actual.units[unit].master, master)) << unit;
+    }
     ASSERT_EQ(actual.units[unit].moments.size(), expected.units[unit].moments.size());
     for (size_t k = 0; k < expected.units[unit].moments.size(); ++k) {
       EXPECT_TRUE(SameBytes(actual.units[unit].moments[k], expected.units[unit].moments[k]))

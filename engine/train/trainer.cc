@@ -36,7 +36,8 @@ class ZeroTrainer : public Trainer {
         model_(model),
         state_(std::move(state)),
         group_(std::move(group)),
-        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks),
+        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks,
+                spec.recompute),
         generation_(model),
         weights_bytes_(WeightsBytes(state_)),
         optimizer_bytes_(OptimizerBytes(state_)) {}

@@ -33,8 +33,10 @@ namespace regroup {
 class ShardedRunner : public UnitRunner {
  public:
   // All pointers outlive the runner.
+  // `recompute`: a unit's activations are computed again in backward instead of being kept, except
+  // of uses that keep_graph.
   ShardedRunner(const ParamTable* table, const EngineState* state, PartitionGroups groups,
-                CheckLevel checks);
+                CheckLevel checks, bool recompute = false);
   ShardedRunner(const ShardedRunner&) = delete;
   ShardedRunner& operator=(const ShardedRunner&) = delete;
 
@@ -79,6 +81,8 @@ class ShardedRunner : public UnitRunner {
   };
   Leaves MakeLeaves(int unit);
 
+  at::Tensor RunRecomputed(int unit, const at::Tensor& x, const Body& body);
+
   TraceRecorder* TraceOf(absl::string_view kind) ABSL_LOCKS_EXCLUDED(traces_mutex_);
   void Fetch(int unit, bool backward);
   void ReleaseUnlessNext(int unit);
@@ -88,6 +92,7 @@ class ShardedRunner : public UnitRunner {
 
   const ParamTable* table_;
   CheckLevel checks_;
+  const bool recompute_;
   BufferPool pool_;
   UnitGatherer gatherer_;
   GradientReducer reducer_;

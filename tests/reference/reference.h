@@ -37,6 +37,18 @@ at::Tensor LlamaLogits(const Llama& model, const Weights& weights, const at::Ten
 at::Tensor LlamaLoss(const Llama& model, const Weights& weights, const at::Tensor& tokens,
                      const at::Tensor& targets);
 
+// A row with its own length; `counts` says of each token whether it is a target. The first never
+// is.
+struct MaskedRow {
+  std::vector<int64_t> tokens;
+  std::vector<bool> counts;
+};
+
+// Cross entropy of the counted targets of all rows, each computed by itself, divided by their
+// number.
+at::Tensor LlamaRowsLoss(const Llama& model, const Weights& weights,
+                         const std::vector<MaskedRow>& rows);
+
 // Mean squared error over all elements of targets [b, out]; layers.{i}.weight|bias with ReLU
 // between.
 at::Tensor MlpLoss(int64_t layers, const Weights& weights, const at::Tensor& inputs,

@@ -1,8 +1,7 @@
 // bf16 engines: weights that are the rounding of an fp32 master copy, on any ranks.
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -72,18 +71,21 @@ TEST_P(Bf16Parity, Train_TwentySteps_FollowsAnFp32MasterLoop) {
     EXPECT_NEAR(steps[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << "step " << i;
     EXPECT_NEAR(steps[i].grad_norm, expected[i].grad_norm, 5e-2 * expected[i].grad_norm) << i;
   }
-  // Steps of this size are lost in bf16 weights that are stepped themselves.
-  EXPECT_LT(steps.back().loss, steps.front().loss);
   const double moved = c.options.learning_rate * kSteps;
+  const reference::Weights initial = ToWeights(model.weights);
   for (const auto& [name, tensor] : cli().Export("e")) {
     EXPECT_EQ(tensor.dtype, "BF16") << name;
-    const std::vector<float> values = ToFloats(tensor);
-    const at::Tensor wanted = reference.weights().at(name).contiguous().view({-1});
-    ASSERT_EQ(static_cast<int64_t>(values.size()), wanted.numel()) << name;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double value = wanted.const_data_ptr<float>()[i];
-      ASSERT_NEAR(values[i], value, 2 * moved + std::abs(value) / 256) << name << " " << i;
-    }
+    const at::Tensor values = ToWeights({{name, tensor}}).at(name);
+    const at::Tensor& wanted = reference.weights().at(name);
+    ASSERT_EQ(values.sizes(), wanted.sizes()) << name;
+    const at::Tensor off = (values - wanted).abs();
+    EXPECT_LE((off - wanted.abs() / 256).max().item<double>(), 2 * moved) << name;
+    // Most of the steps of weights near 1 would be lost if the bf16 weights were stepped.
+    const bool sgd = c.options.optimizer == reference::Optimizer::kSgd;
+    if (sgd || name.find("norm") == std::string::npos) continue;
+    EXPECT_LT(off.mean().item<double>(),
+              0.6 * (wanted - initial.at(name)).abs().mean().item<double>())
+        << name;
   }
 }
 
@@ -92,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Bf16Parity,
                                            Case{"Two", "1-2", true, 5, Adam()},
                                            Case{"Three", "3,0-1", false, 5, AdamW()},
                                            Case{"OneRowOnThree", "1-3", true, 1, AdamW()},
-                                           Case{"Sgd", "0-1", false, 4, Sgd()}),
+                                           Case{"Sgd", "0-1", true, 4, Sgd()}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_F(PrecisionTest, Export_WithoutAStep_IsTheFileByteForByte) {
@@ -193,6 +195,25 @@ TEST_F(PrecisionTest, Sync_BetweenDTypes_IsRefused) {
   EXPECT_NE(refused.errors.find("dtype"), std::string::npos) << refused.errors;
 }
 
+// Through the daemon: the same bits with and without, and in the middle of a move.
+TEST_F(PrecisionTest, Train_WithRecompute_GivesTheSameBits) {
+  const Flags flags = OptimizerFlags(AdamW());
+  Flags with = flags;
+  with.emplace_back("--recompute");
+  for (const LlamaFixture* model : {&Half(true), &Data().untied}) {
+    cli().Create("plain", "0-2", model->folder, flags);
+    cli().Create("again", "0-2", model->folder, with);
+    EXPECT_EQ(cli().Train("again", Text(2)), cli().Train("plain", Text(2)));
+    cli().Relayout("plain", "2-3");
+    cli().Relayout("again", "2-3");
+    EXPECT_EQ(cli().Train("again", Text(2)), cli().Train("plain", Text(2)));
+    EXPECT_EQ(Differences(cli().Export("again"), cli().Export("plain")), Names{});
+    EXPECT_EQ(cli().Describe("again")["spec"]["recompute"], true);
+    cli().Delete("plain");
+    cli().Delete("again");
+  }
+}
+
 // A parameter of a trainer: 2 bytes of weights, 4 of master copy, 8 of moments.
 TEST_F(PrecisionTest, Describe_CountsTheMasterCopy) {
   cli().Create("half", "0-2", Half(false).folder, OptimizerFlags(AdamW()));
@@ -201,7 +222,9 @@ TEST_F(PrecisionTest, Describe_CountsTheMasterCopy) {
   for (const std::string name : {"half", "full"}) {
     const int64_t width = name == "half" ? 2 : 4;
     int64_t weights = 0;
-    for (const nlohmann::json& rank : cli().Describe(name)["memory"]) {
+    const nlohmann::json memory = cli().Describe(name)["memory"];
+    EXPECT_EQ(memory.size(), 3u);
+    for (const nlohmann::json& rank : memory) {
       weights += rank["weightsBytes"].get<int64_t>();
       EXPECT_EQ(rank["optimizerBytes"].get<int64_t>(),
                 rank["weightsBytes"].get<int64_t>() / width * (name == "half" ? 12 : 8));

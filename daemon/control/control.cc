@@ -228,6 +228,21 @@ absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineReques
   });
 }
 
+absl::StatusOr<v1::Operation> Control::SetEngine(const v1::SetEngineRequest& request) {
+  const auto check = [&] {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "set");
+    return engine.ok() ? CheckSet(request, engine->spec.role()) : engine.status();
+  };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "set");
+    if (!engine.ok()) return engine.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    return Start(
+        {"set", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
+        [uid = engine->uid, request](OperationRun& run) { return RunSet(run, uid, request); });
+  });
+}
+
 absl::StatusOr<v1::Operation> Control::CancelOperation(const v1::CancelOperationRequest& request) {
   const auto check = [] { return absl::OkStatus(); };
   return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {

@@ -296,6 +296,32 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
   return result;
 }
 
+absl::Status CheckSet(const v1::SetEngineRequest& request, v1::Role role) {
+  const bool checks = request.checks() != v1::CHECK_LEVEL_UNSPECIFIED;
+  if (!checks && !request.has_timeout() && !request.has_learning_rate()) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     "nothing to set; allowed: at least one of --checks, --timeout, --lr",
+                     v1::ERROR_REASON_INVALID_FIELD);
+  }
+  const absl::Status status = FirstOf({
+      CheckEnum("--checks", request.checks(), v1::CheckLevel_IsValid, "off, basic, full"),
+      request.has_timeout() ? CheckTimeout(request.timeout()) : absl::OkStatus(),
+      request.has_learning_rate() ? CheckAboveZero("--lr", request.learning_rate())
+                                  : absl::OkStatus(),
+  });
+  if (!status.ok()) return status;
+  if (request.has_learning_rate() && role != v1::ROLE_TRAIN) {
+    return FieldError("--lr", Text(request.learning_rate()), "is for trainers",
+                      "--lr only of an engine of role train");
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckLevelName(v1::CheckLevel checks) {
+  const std::string name = v1::CheckLevel_Name(checks);
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "CHECK_LEVEL_"));
+}
+
 absl::Status CheckGenerate(const v1::GenerateRequest& request) {
   absl::Status status = FirstOf({
       CheckRange("--max-tokens", request.max_tokens(), 1, kMaxTokens),

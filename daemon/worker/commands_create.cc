@@ -167,6 +167,18 @@ absl::Status Commands::BuildEngine(HeldEngine* engine, EngineState state,
   return absl::OkStatus();
 }
 
+absl::Status Commands::SetSettings(HeldEngine* engine, const v1::SetSettings& request) {
+  const absl::StatusOr<EngineSettings> settings = SettingsFromProto(request);
+  if (!settings.ok()) return settings.status();
+  if (const auto trainer = engine->trainer(); trainer != nullptr) {
+    if (absl::Status status = trainer->Set(*settings); !status.ok()) return status;
+    engine->spec.optimizer.learning_rate = settings->learning_rate;
+  }
+  engine->spec.checks = settings->checks;
+  engine->spec.timeout = settings->timeout;
+  return absl::OkStatus();
+}
+
 absl::Status Commands::DropEngine(uint64_t uid) {
   table_->SetRendezvous(uid, nullptr);
   table_->Erase(uid);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -208,14 +209,14 @@ absl::StatusOr<Addresses> ChooseAddresses(const AddressFlags& flags, const Addre
     result.advertise = *std::move(address);
     return result;
   }
-  std::vector<std::string> own = source.own();
-  if (bound == "0.0.0.0") {
-    in_addr v4;
-    own.erase(std::remove_if(own.begin(), own.end(),
-                             [&v4](const std::string& address) { return !IsV4(address, &v4); }),
-              own.end());
-  }
-  result.advertise = FirstBeyondLoopback(own);
+  // Of the family that is listened on, if there is one: gloo does not join the two.
+  const std::vector<std::string> own = source.own();
+  std::vector<std::string> alike;
+  in_addr v4;
+  std::copy_if(own.begin(), own.end(), std::back_inserter(alike),
+               [&](const std::string& address) { return IsV4(address, &v4) != (bound == "::"); });
+  result.advertise = FirstBeyondLoopback(alike);
+  if (result.advertise.empty() && bound == "::") result.advertise = FirstBeyondLoopback(own);
   if (result.advertise.empty()) result.advertise = bound == "::" ? "::1" : "127.0.0.1";
   return result;
 }

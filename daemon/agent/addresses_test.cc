@@ -66,6 +66,11 @@ TEST(Addresses, Wildcard_TakesTheWayToThePrimary) {
   ExpectChoice(Choose("::", "fd00::1"), "::", "fd00::2");
   ExpectChoice(Choose("0.0.0.0", ""), "0.0.0.0", "10.0.0.2");
   ExpectChoice(Choose("::", ""), "::", "fd00::2");
+  AddressSource v4_first = Machine();
+  v4_first.own = [] { return std::vector<std::string>{"10.0.0.2", "fd00::2"}; };
+  ExpectChoice(ChooseAddresses({"::", "", "", 0}, v4_first), "::", "fd00::2");
+  v4_first.own = [] { return std::vector<std::string>{"10.0.0.2"}; };
+  ExpectChoice(ChooseAddresses({"::", "", "", 0}, v4_first), "::", "10.0.0.2");
   AddressSource alone = Machine();
   alone.own = [] { return std::vector<std::string>{"127.0.0.1", "::1"}; };
   ExpectChoice(ChooseAddresses({"0.0.0.0", "", "", 0}, alone), "0.0.0.0", "127.0.0.1");

@@ -46,7 +46,8 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
       cluster->Kill(ref, reason);
     }
   });
-  cluster = std::make_unique<Cluster>(&control, &ranks);
+  cluster =
+      std::make_unique<Cluster>(&control, &ranks, NodeWatcherOptions(), parts.addresses.advertise);
   if (absl::Status restored = control.Restore(); !restored.ok()) return restored;
   JoinService join_service(cluster.get());
   MoreServices more;

@@ -40,6 +40,20 @@ absl::Status NameTaken(const NodeRecord& node) {
 
 }  // namespace
 
+// Workers of one engine meet over IPv4 or over IPv6: gloo joins no two.
+absl::Status Cluster::CheckFamily(const v1::JoinRequest& request) const {
+  const NodeRecord self = control_->nodes().List().front();
+  if (meeting_.empty() || self.ranks == 0 || request.ranks() == 0) return absl::OkStatus();
+  const bool is_v6 = request.address().front() == '[';
+  if (is_v6 == (meeting_.find(':') != std::string::npos)) return absl::OkStatus();
+  return FieldError(
+      "--advertise", request.address(),
+      absl::StrCat("is an ", is_v6 ? "IPv6" : "IPv4", " address, and the workers of node ",
+                   self.name, " meet at ", meeting_),
+      absl::StrCat("an ", is_v6 ? "IPv4" : "IPv6", " address, or another --advertise of node ",
+                   self.name));
+}
+
 std::shared_ptr<NodeWatcher> Cluster::Find(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   const auto found = watchers_.find(name);
@@ -55,6 +69,7 @@ absl::StatusOr<v1::JoinResponse> Cluster::Join(const v1::JoinRequest& request) {
   if (!request.any_first_rank()) claim.first_rank = request.first_rank();
   // What cannot be is refused before anybody is waited for.
   if (const auto place = PlaceNode(nodes.List(), claim); !place.ok()) return place.status();
+  if (absl::Status status = CheckFamily(request); !status.ok()) return status;
   v1::JoinResponse response;
   response.set_primary(self.name);
 

@@ -19,9 +19,11 @@ namespace regroup {
 // Thread safe.
 class Cluster {
  public:
-  // Both outlive this.
-  Cluster(Control* control, RankTable* ranks, const NodeWatcherOptions& options = {})
-      : control_(control), ranks_(ranks), options_(options) {}
+  // Both outlive this. `meeting` is the numeric address at which workers of other nodes reach those
+  // of this one; "" = any.
+  Cluster(Control* control, RankTable* ranks, const NodeWatcherOptions& options = {},
+          const std::string& meeting = "")
+      : control_(control), ranks_(ranks), options_(options), meeting_(meeting) {}
 
   // What it means, and its errors, stands in agent.proto. Blocks for some seconds at most.
   absl::StatusOr<v1::JoinResponse> Join(const v1::JoinRequest& request);
@@ -36,10 +38,12 @@ class Cluster {
 
  private:
   std::shared_ptr<NodeWatcher> Find(const std::string& name);
+  absl::Status CheckFamily(const v1::JoinRequest& request) const;
 
   Control* const control_;
   RankTable* const ranks_;
   const NodeWatcherOptions options_;
+  const std::string meeting_;
   absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<NodeWatcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };

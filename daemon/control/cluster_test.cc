@@ -200,6 +200,15 @@ TEST_F(ClusterTest, Join_AfterTheDaemonBeforeIsSilent_TakesItsRanks) {
   EXPECT_TRUE(AwaitRank(2, v1::RANK_STATE_READY, 200));
 }
 
+TEST_F(ClusterTest, Join_OfTheOtherAddressFamily_IsRefused) {
+  FakeAgent agent(7);
+  Cluster over_v6(&home_.control(), &home_.ranks(), Options(), "fd00::1");
+  const absl::Status refused = over_v6.Join(Request(agent, 7)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("node a meet at fd00::1"));
+  EXPECT_TRUE(over_v6.Join(Request(agent, 7, /*ranks=*/0)).ok()) << "it has nobody to meet";
+}
+
 TEST_F(ClusterTest, Join_BadFields_AreNamed) {
   FakeAgent agent(7);
   v1::JoinRequest request = Request(agent, 7);

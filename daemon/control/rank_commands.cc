@@ -283,10 +283,10 @@ void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid
   v1::Command command;
   command.set_engine_uid(uid);
   command.mutable_drop_engine();
-  TellAsync(members, std::move(command), engine, std::move(dropped));
+  TellAsync(members, command, engine, std::move(dropped));
 }
 
-void RankCommands::TellAsync(const std::vector<WorkerRef>& members, v1::Command command,
+void RankCommands::TellAsync(const std::vector<WorkerRef>& members, const v1::Command& command,
                              const std::string& engine, std::function<void()> told) {
   if (members.empty()) {
     told();

@@ -96,7 +96,7 @@ class RankCommands {
                  std::function<void()> dropped);
   // Tells each member that still lives, in its turn there, to do something local with the engine,
   // as DropAsync does.
-  void TellAsync(const std::vector<WorkerRef>& members, v1::Command command,
+  void TellAsync(const std::vector<WorkerRef>& members, const v1::Command& command,
                  const std::string& engine, std::function<void()> told);
 
   // Kills that process, which does not do what it is told, and waits for its end, at most

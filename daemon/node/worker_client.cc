@@ -64,9 +64,8 @@ std::shared_ptr<WorkerClient> WorkerClient::Make(WorkerRef ref, const std::strin
       new WorkerClient(ref, Connect(socket_path), /*remote=*/false, kVerdictWait));
 }
 
-std::shared_ptr<WorkerClient> WorkerClient::MakeRemote(WorkerRef ref,
-                                                       std::shared_ptr<grpc::Channel> channel,
-                                                       absl::Duration verdict_wait) {
+std::shared_ptr<WorkerClient> WorkerClient::MakeRemote(
+    WorkerRef ref, const std::shared_ptr<grpc::Channel>& channel, absl::Duration verdict_wait) {
   KeepCallbackThreads();
   return std::shared_ptr<WorkerClient>(
       new WorkerClient(ref, channel, /*remote=*/true, verdict_wait));

@@ -58,7 +58,7 @@ class WorkerClient : public std::enable_shared_from_this<WorkerClient> {
   // By way of the daemon of the worker's node. Not only a worker's end breaks such a connection:
   // `verdict_wait` is as long as it takes to know that a node is lost.
   static std::shared_ptr<WorkerClient> MakeRemote(WorkerRef ref,
-                                                  std::shared_ptr<grpc::Channel> channel,
+                                                  const std::shared_ptr<grpc::Channel>& channel,
                                                   absl::Duration verdict_wait);
 
   const WorkerRef& ref() const { return ref_; }

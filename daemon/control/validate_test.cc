@@ -289,6 +289,32 @@ TEST_F(ValidateTest, Export_Directory_LiesUnderARoot) {
   ExpectInvalid(CheckExport(request, limits_).status(), "DIR=/tmp/../etc/out");
 }
 
+TEST_F(ValidateTest, Set_Values_AreChecked) {
+  const auto set = [](const std::function<void(v1::SetEngineRequest&)>& change,
+                      v1::Role role = v1::ROLE_TRAIN) {
+    v1::SetEngineRequest request;
+    change(request);
+    return CheckSet(request, role);
+  };
+  ExpectInvalid(set([](auto& request) {}), "at least one of --checks, --timeout, --lr");
+  for (const double value : {0.0, -1.0, kNan, kInf}) {
+    ExpectInvalid(set([&](auto& request) { request.set_learning_rate(value); }), "--lr=");
+  }
+  ExpectInvalid(set([](auto& request) { request.set_checks(static_cast<v1::CheckLevel>(9)); }),
+                "--checks=9");
+  ExpectInvalid(set([](auto& request) { request.mutable_timeout(); }), "--timeout=0s");
+  ExpectInvalid(set([](auto& request) { request.mutable_timeout()->set_seconds(3601); }),
+                "--timeout=3601s");
+  ExpectInvalid(set([](auto& request) { request.set_learning_rate(0.1); }, v1::ROLE_INFER),
+                "--lr=0.1");
+  EXPECT_TRUE(
+      set([](auto& request) { request.set_checks(v1::CHECK_LEVEL_FULL); }, v1::ROLE_INFER).ok());
+  EXPECT_TRUE(set([](auto& request) {
+                request.set_learning_rate(0.1);
+                request.mutable_timeout()->set_seconds(1);
+              }).ok());
+}
+
 TEST_F(ValidateTest, Sync_SameEngine_IsRefused) {
   v1::SyncEngineRequest request;
   request.set_source("a");

@@ -99,6 +99,13 @@ absl::Status CheckAvailable(const v1::EngineSpec& proto) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<absl::Duration> TimeoutFromProto(const google::protobuf::Duration& proto) {
+  const absl::Duration timeout = absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+  if (timeout > absl::ZeroDuration()) return timeout;
+  return absl::InvalidArgumentError(
+      absl::StrCat("timeout ", absl::FormatDuration(timeout), "; allowed: more than 0s"));
+}
+
 v1::ErrorReason ReasonFor(const absl::Status& status) {
   const struct {
     const char* name;
@@ -176,14 +183,23 @@ absl::StatusOr<EngineSpec> SpecFromProto(const v1::EngineSpec& proto, uint64_t u
   if (!checks.ok()) return checks.status();
   spec.checks = *checks;
   if (proto.has_timeout()) {
-    spec.timeout =
-        absl::Seconds(proto.timeout().seconds()) + absl::Nanoseconds(proto.timeout().nanos());
-    if (spec.timeout <= absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("timeout ", absl::FormatDuration(spec.timeout), "; allowed: more than 0s"));
-    }
+    const absl::StatusOr<absl::Duration> timeout = TimeoutFromProto(proto.timeout());
+    if (!timeout.ok()) return timeout.status();
+    spec.timeout = *timeout;
   }
   return spec;
+}
+
+absl::StatusOr<EngineSettings> SettingsFromProto(const v1::SetSettings& proto) {
+  EngineSettings settings;
+  settings.learning_rate = proto.learning_rate();
+  const absl::StatusOr<CheckLevel> checks = ChecksFromProto(proto.checks());
+  if (!checks.ok()) return checks.status();
+  settings.checks = *checks;
+  const absl::StatusOr<absl::Duration> timeout = TimeoutFromProto(proto.timeout());
+  if (!timeout.ok()) return timeout.status();
+  settings.timeout = *timeout;
+  return settings;
 }
 
 v1::DType DTypeToProto(DType dtype) {

@@ -36,6 +36,13 @@ struct OptimizerSpec {
   int num_moments() const { return kind != OptimizerKind::kSgd ? 2 : momentum != 0 ? 1 : 0; }
 };
 
+// What may change while an engine lives.
+struct EngineSettings {
+  double learning_rate = 0;  // trainers
+  CheckLevel checks = CheckLevel::kBasic;
+  absl::Duration timeout = absl::Seconds(30);
+};
+
 // Whether a trainer keeps an fp32 master copy of weights of `dtype`: the weights are its rounding.
 inline bool NeedsMaster(DType dtype) { return dtype != DType::kFp32; }
 

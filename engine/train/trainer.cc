@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 #include "engine/optim/optimizer.h"
@@ -118,6 +119,20 @@ class ZeroTrainer : public Trainer {
   void EndGeneration() override {
     generation_.End();
     CountCaches();
+  }
+
+  absl::Status Set(const EngineSettings& settings) override {
+    absl::Status agreed = Agree(*group_, "set",
+                                {absl::StrFormat("lr %.17g", settings.learning_rate),
+                                 absl::StrCat("checks ", static_cast<int>(settings.checks)),
+                                 absl::StrCat("timeout ", absl::FormatDuration(settings.timeout))});
+    if (!agreed.ok()) return agreed;
+    spec_.optimizer.learning_rate = settings.learning_rate;
+    spec_.checks = settings.checks;
+    spec_.timeout = settings.timeout;
+    runner_.SetChecks(settings.checks);
+    group_->SetTimeout(settings.timeout);
+    return absl::OkStatus();
   }
 
   const EngineState& state() const override { return state_; }
@@ -264,7 +279,7 @@ class ZeroTrainer : public Trainer {
     ++state_.weights_version;
   }
 
-  const EngineSpec spec_;
+  EngineSpec spec_;  // Set changes the settings in it
   const Model* model_;
   EngineState state_;
   const std::unique_ptr<Group> group_;

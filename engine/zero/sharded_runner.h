@@ -50,6 +50,9 @@ class ShardedRunner : public UnitRunner {
   // gradients of every unit, used or not. Throws StatusException.
   void Backward(const at::Tensor& loss);
 
+  // Between passes. The same on all ranks: what is checked is exchanged.
+  void SetChecks(CheckLevel checks) { checks_ = checks; }
+
   // The group agreed on pass_trace(): follow it from now on.
   void EndPass() { trace_->EndPass(); }
   const std::vector<TraceEntry>& pass_trace() const { return trace_->pass(); }
@@ -88,7 +91,7 @@ class ShardedRunner : public UnitRunner {
   bool checked() const;
 
   const ParamTable* table_;
-  const CheckLevel checks_;
+  CheckLevel checks_;
   const bool recompute_;
   BufferPool pool_;
   UnitGatherer gatherer_;

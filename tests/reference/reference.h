@@ -97,6 +97,7 @@ class Trainer {
   Trainer(const Weights& weights, const TrainOptions& options);
 
   Step TrainStep(const LossFunction& loss);
+  void set_learning_rate(double learning_rate) { options_.learning_rate = learning_rate; }
 
   // The fp32 ones, live; detach or clone before changing.
   const Weights& weights() const { return weights_; }

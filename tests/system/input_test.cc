@@ -228,7 +228,6 @@ TEST_F(InputTest, LaterFeatures_SayThatTheyAreNotAvailable) {
   later({"engine", "relayout", "actor", "--ranks=1-2", "--in-place"}, "in");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--tp=2"}, "--tp");
   later({"engine", "trace", "actor", "--flight"}, "flight");
-  later({"engine", "set", "actor", "--lr=0.5"}, "set");
   later({"checkpoint", "save", "actor", Data().root + "/checkpoint"}, "checkpoint");
   later({"checkpoint", "load", "actor", Data().root + "/checkpoint"}, "checkpoint");
   ExpectRefused(table);

@@ -3,6 +3,7 @@
 #ifndef DAEMON_CONTROL_VALIDATE_H_
 #define DAEMON_CONTROL_VALIDATE_H_
 
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,7 +17,8 @@ namespace regroup {
 
 // What requests are checked against.
 struct RequestLimits {
-  int ranks = 0;  // of the cluster
+  int ranks = 0;          // of the cluster: one more than the highest
+  std::set<int> missing;  // numbers below that no rank has
   DataRoots roots;
 };
 
@@ -37,6 +39,9 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
 // The request with its layout complete and staging_bytes > 0.
 absl::StatusOr<v1::RelayoutEngineRequest> CheckRelayout(const v1::RelayoutEngineRequest& request,
                                                         const RequestLimits& limits);
+
+// Whether the model of an engine that there is may be opened on this node too, where it moves to.
+absl::Status CheckModelPath(const std::string& model, const RequestLimits& limits);
 
 absl::Status CheckSync(const v1::SyncEngineRequest& request);
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -23,12 +24,18 @@ std::string OptimizerLine(const OptimizerSpec& spec) {
       spec.weight_decay);
 }
 
+// A folder may have another path on another machine: what it holds is what counts.
+std::string ModelTerm(const std::string& model) {
+  if (absl::StartsWith(model, "mlp:")) return absl::StrCat("model ", model);
+  return absl::StartsWith(model, "random:") ? "model random:" : "model of a folder";
+}
+
 // Everything that ranks of an engine must mean alike, a value a line.
 std::vector<std::string> Terms(const HeldEngine& engine) {
   const EngineSpec& spec = engine.spec;
   std::vector<std::string> terms = {
       absl::StrCat("engine ", spec.name, " uid ", spec.uid),
-      absl::StrCat("model ", spec.model),
+      ModelTerm(spec.model),
       absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
       absl::StrCat("layout ", spec.layout.ToString()),
       absl::StrFormat("clip norm %.17g", spec.clip_norm),

@@ -194,7 +194,8 @@ class ZeroTrainer : public Trainer {
       const at::AutoGradMode grad(true);
       const at::Tensor part = model_->LossSum(runner_, batch).div(static_cast<double>(tokens));
       *loss += part.item<double>();
-      runner_.Backward(part);
+      const double scale = loss_scale();
+      runner_.Backward(scale == 1 ? part : part.mul(scale));
       return absl::OkStatus();
     });
     return status.ok() ? AgreeOnPass() : status;
@@ -218,7 +219,11 @@ class ZeroTrainer : public Trainer {
       if (mine.bad_unit < 0 && !std::isfinite(sum)) mine.bad_unit = unit.id;
     }
     status = Combine(mine, result);
-    if (!status.ok() || result->skipped) return status;
+    if (!status.ok()) return status;
+    if (result->skipped) {
+      NoteOverflow(result);
+      return absl::OkStatus();
+    }
     return CatchStatus(absl::StrCat("engine ", spec_.name, ", update"), [&] {
       Update(result->grad_norm);
       return absl::OkStatus();
@@ -246,17 +251,30 @@ class ZeroTrainer : public Trainer {
                          ", in the shard of rank ", group_->options().ranks[i]);
       }
     }
-    result->grad_norm = std::sqrt(sum_of_squares);
+    result->grad_norm = std::sqrt(sum_of_squares) / loss_scale();
     return absl::OkStatus();
   }
 
+  // What the gradients of the pass are larger by than those of the loss.
+  double loss_scale() const { return state_.loss_scale.has_value() ? state_.loss_scale->value : 1; }
+
+  // The same on every rank, as the reports are.
+  void NoteOverflow(StepResult* result) {
+    if (!state_.loss_scale.has_value()) return;
+    absl::StrAppend(&result->reason, "; loss scale ", loss_scale());
+    state_.loss_scale->Overflowed();
+    absl::StrAppend(&result->reason, " -> ", loss_scale());
+  }
+
   void Update(double norm) {
-    const double scale = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    const double clip = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    const double scale = clip / loss_scale();
     for (const Unit& unit : model_->table().units()) {
       at::Tensor& gradient = runner_.gradient_shard(unit.id);
       if (scale < 1.0) gradient.mul_(scale);
       ApplyUpdate(spec_.optimizer, state_.step + 1, gradient, &state_.units[unit.id]);
     }
+    if (state_.loss_scale.has_value()) state_.loss_scale->Applied();
     ++state_.step;
     ++state_.weights_version;
   }

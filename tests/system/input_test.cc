@@ -224,7 +224,6 @@ TEST_F(InputTest, LaterFeatures_SayThatTheyAreNotAvailable) {
        {"--offload=cpu", "--hpz=2", "--quantize-gather", "--dry-run", "--shard-over=layers:dp"}) {
     later(Create({"--lr=0.1", flag}), flag.substr(2, flag.find('=') - 2));
   }
-  later(Create({"--lr=0.1", "--dtype=fp16"}), "fp16");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--dry-run"}, "dry");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--in-place"}, "in");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--tp=2"}, "--tp");

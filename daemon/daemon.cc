@@ -21,8 +21,8 @@
 namespace regroup {
 namespace {
 
-constexpr absl::Duration kStopGrace =
-    absl::Seconds(10);  // for what runs when the daemon is told to stop
+// How often a daemon that was told to stop says what it still waits for.
+constexpr absl::Duration kStopNotice = absl::Seconds(10);
 
 // Three descriptors a worker, and a connection.
 void AllowManyFiles() {
@@ -47,9 +47,11 @@ absl::StatusOr<StateDir> LockStateDir(const DaemonFlags& flags) {
 }
 
 // Reacts to the first signal by letting what runs end, and to a second one by not waiting for it.
+// What runs is a step, a token or a phase, whose waits have time limits of their own.
 class Stopper {
  public:
-  Stopper(Control* control, Supervisor* supervisor) : control_(control), supervisor_(supervisor) {}
+  Stopper(Control* control, ControlServer* server, Supervisor* supervisor)
+      : control_(control), server_(server), supervisor_(supervisor) {}
   ~Stopper() {
     if (thread_.joinable()) thread_.join();
   }
@@ -60,15 +62,21 @@ class Stopper {
       return;
     }
     spdlog::info("signal {}: stopping", signal);
+    server_->SetServing(false);
     thread_ = std::thread([this] {
-      if (!control_->Shutdown(kStopGrace))
-        spdlog::warn("operations still run; killing their workers");
+      while (!control_->Shutdown(kStopNotice)) {
+        for (const v1::Operation& operation : control_->operations().Running()) {
+          spdlog::info("stopping: {} {} {} still runs ({})", operation.id(), operation.kind(),
+                       operation.engine(), operation.phase());
+        }
+      }
       supervisor_->Stop();
     });
   }
 
  private:
   Control* const control_;
+  ControlServer* const server_;
   Supervisor* const supervisor_;
   std::thread thread_;
 };
@@ -108,11 +116,12 @@ absl::Status RunDaemon(const DaemonFlags& flags, int signal_fd) {
 
   absl::Status status;
   {
-    Stopper stopper(&control, supervisor->get());
+    Stopper stopper(&control, server->get(), supervisor->get());
     Supervisor::Hooks hooks;
     hooks.all_ready = [&server] {
       printf("listening on %s\n", (*server)->address().c_str());
       fflush(stdout);
+      (*server)->SetServing(true);
     };
     hooks.on_signal = [&stopper](int signal) { stopper.OnSignal(signal); };
     status = (*supervisor)->Run(hooks);

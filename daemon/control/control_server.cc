@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
@@ -16,6 +19,18 @@ namespace regroup {
 namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;  // thousands of long prompts
+// Of reflection, which has one for each open stream; the Control service takes none.
+constexpr int kMaxBlockingThreads = 16;
+
+// Both are switched on for all servers of a process, before the first is built.
+void AddStandardServices() {
+  static const bool once = [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  static_cast<void>(once);
+}
 
 // Binds a socket of its own for a moment. 0, or errno. gRPC does not say why it cannot listen.
 int TryToListen(const sockaddr* address, socklen_t length) {
@@ -70,12 +85,17 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
   const absl::StatusOr<std::string> address = Resolve(host, port);
   if (!address.ok()) return error(address.status().message());
   std::unique_ptr<ControlServer> result(new ControlServer(host, control));
+  AddStandardServices();
   grpc::ServerBuilder builder;
+  grpc::ResourceQuota quota("control");
+  quota.SetMaxThreads(kMaxBlockingThreads);
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A client that vanished without a word is noticed within a minute.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.AddListeningPort(JoinHostPort(*address, port), grpc::InsecureServerCredentials(),
                            &result->port_);
   builder.RegisterService(&result->service_);
@@ -83,6 +103,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
   if (result->server_ == nullptr || result->port_ == 0) {
     return error("the address cannot be used");
   }
+  result->SetServing(false);
   control->SetAddress(result->address());
   return result;
 }
@@ -90,6 +111,14 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
 ControlServer::~ControlServer() { Shutdown(absl::ZeroDuration()); }
 
 std::string ControlServer::address() const { return JoinHostPort(host_, port_); }
+
+void ControlServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  for (const std::string& service :
+       {std::string(), std::string(v1::Control::service_full_name())}) {
+    health->SetServingStatus(service, serving);
+  }
+}
 
 void ControlServer::Shutdown(absl::Duration grace) {
   if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));

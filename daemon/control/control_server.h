@@ -1,4 +1,4 @@
-// Serves the Control service on one address.
+// Serves the Control service on one address, beside gRPC's standard health and reflection services.
 #ifndef DAEMON_CONTROL_CONTROL_SERVER_H_
 #define DAEMON_CONTROL_CONTROL_SERVER_H_
 
@@ -25,6 +25,10 @@ class ControlServer {
   int port() const { return port_; }
   // HOST:PORT, or [HOST]:PORT for an IPv6 address.
   std::string address() const;
+
+  // What the health service says of "" (the daemon) and of regroup.v1.Control: SERVING or, until
+  // this is called, NOT_SERVING. Thread safe.
+  void SetServing(bool serving);
 
   // Calls that still run after `grace` are cancelled.
   void Shutdown(absl::Duration grace);

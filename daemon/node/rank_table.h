@@ -28,6 +28,7 @@ struct RankInfo {
   uint64_t incarnation = 0;
   std::string error;  // how the previous process ended, "" if none did
   int64_t rss_bytes = 0;
+  absl::Time ended = absl::InfinitePast();  // when the previous process did
 };
 
 // Thread safe; nothing here blocks but what is called Await.

@@ -17,7 +17,7 @@ constexpr absl::Duration kLongestCall = absl::Hours(24);
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(
-      std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, 24 * 3600 * 1000));
+      std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, int64_t{24} * 3600 * 1000));
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,

@@ -7,6 +7,16 @@
 #include "proto/rpc_status.h"
 
 namespace regroup {
+namespace {
+
+absl::Status RoleError(absl::string_view field, const std::string& name, absl::string_view is,
+                       absl::string_view allowed) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat(field, "=", name, " ", is, "; allowed: ", allowed),
+                   v1::ERROR_REASON_INVALID_FIELD);
+}
+
+}  // namespace
 
 Control::Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer)
     : options_(options),
@@ -183,6 +193,12 @@ absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& r
     if (!source.ok()) return source.status();
     const absl::StatusOr<EngineRecord> destination = FindUsable(request.destination(), "sync");
     if (!destination.ok()) return destination.status();
+    if (source->spec.role() != v1::ROLE_TRAIN) {
+      return RoleError("SRC", request.source(), "is an inference engine", "a trainer");
+    }
+    if (destination->spec.role() != v1::ROLE_INFER) {
+      return RoleError("DST", request.destination(), "is a trainer", "an inference engine");
+    }
     if (absl::Status status = CheckRoom(); !status.ok()) return status;
     return Start({"sync",
                   request.destination(),

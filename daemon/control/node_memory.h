@@ -11,9 +11,6 @@
 
 namespace regroup {
 
-// For people: "512 B", "1.3 kB", "538.1 MB".
-std::string BytesText(int64_t bytes);
-
 // The sum over the ranks of one node.
 class NodeMemory {
  public:

@@ -19,8 +19,8 @@ namespace {
 std::string OptimizerLine(const OptimizerSpec& spec) {
   return absl::StrFormat(
       "optimizer %s lr %.17g momentum %.17g betas %.17g %.17g eps %.17g decay %.17g",
-      spec.kind == OptimizerKind::kAdamW ? "adamw" : "sgd", spec.learning_rate, spec.momentum,
-      spec.beta1, spec.beta2, spec.eps, spec.weight_decay);
+      OptimizerName(spec.kind), spec.learning_rate, spec.momentum, spec.beta1, spec.beta2, spec.eps,
+      spec.weight_decay);
 }
 
 // Everything that ranks of an engine must mean alike, a value a line.
@@ -56,7 +56,7 @@ std::string Fingerprint(const Model& model) {
 
 int64_t NeededBytes(const EngineSpec& spec, const ParamTable& table) {
   if (spec.role == Role::kInfer) return StateBytes(table, spec.layout, 0);
-  return StateBytes(table, spec.layout, spec.optimizer.num_moments()) +
+  return StateBytes(table, spec.layout, TrainerTensors(table, spec.optimizer)) +
          TrainerBufferBytes(table, spec.layout);
 }
 
@@ -121,8 +121,10 @@ absl::Status Commands::FormEngine(uint64_t uid, const v1::FormEngine& request,
     AbortHook hook(engine.get(), [&](const absl::Status& reason) { (*group)->Abort(reason); });
     if (absl::Status status = Agree(**group, "create", Terms(*engine)); !status.ok()) return status;
     absl::Status local = CatchStatus(absl::StrCat("rank ", identity_.rank, " loads weights"), [&] {
+      const bool trains = spec.role == Role::kTrain;
       state = MakeState(engine->table(), spec.layout, identity_.rank,
-                        spec.role == Role::kTrain ? spec.optimizer.num_moments() : 0);
+                        trains ? spec.optimizer.num_moments() : 0,
+                        trains && NeedsMaster(engine->table().dtype()));
       int64_t elements = 0;
       for (const UnitState& unit : state.units) elements += unit.interval.size();
       engine->bytes_total = elements * DTypeBytes(engine->table().dtype());

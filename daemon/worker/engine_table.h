@@ -62,6 +62,7 @@ class HeldEngine {
       creation_group;  // inference: closing it earlier could disturb slower members
   std::shared_ptr<const Dataset> data;  // checked last
   int64_t batch = 0;                    // rows
+  int64_t accumulate = 1;               // micro-batches that they make
   std::unique_ptr<PendingMove> pending;
   bool formed() const { return trainer() != nullptr || inference != nullptr; }
 

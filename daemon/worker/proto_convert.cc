@@ -59,11 +59,13 @@ absl::StatusOr<OptimizerSpec> OptimizerFromProto(const v1::OptimizerSpec& proto)
   OptimizerSpec spec;
   if (proto.name() == "sgd") {
     spec.kind = OptimizerKind::kSgd;
+  } else if (proto.name() == "adam") {
+    spec.kind = OptimizerKind::kAdam;
   } else if (proto.name() == "adamw") {
     spec.kind = OptimizerKind::kAdamW;
   } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("optimizer \"", proto.name(), "\"; allowed: sgd, adamw"));
+        absl::StrCat("optimizer \"", proto.name(), "\"; allowed: sgd, adam, adamw"));
   }
   const struct {
     const char* name;

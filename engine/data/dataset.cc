@@ -84,6 +84,13 @@ std::vector<int64_t> BatchRows(int64_t position, int64_t batch, int64_t rows) {
   return out;
 }
 
+absl::Span<const int64_t> SplitRows(absl::Span<const int64_t> rows, int64_t parts, int64_t index) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t size = count / parts;
+  const int64_t extra = count % parts;
+  return rows.subspan(index * size + std::min(index, extra), size + (index < extra ? 1 : 0));
+}
+
 absl::Span<const int64_t> DealRows(absl::Span<const int64_t> rows, int members, int index) {
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t begin = index * count / members;

@@ -51,6 +51,10 @@ class Dataset {
 // The rows of batch number `position` of `batch` rows: (position * batch + i) mod rows.
 std::vector<int64_t> BatchRows(int64_t position, int64_t batch, int64_t rows);
 
+// The rows of micro-batch `index` of `parts` (at most rows.size()): in order, as even as possible,
+// earlier ones take the extra row.
+absl::Span<const int64_t> SplitRows(absl::Span<const int64_t> rows, int64_t parts, int64_t index);
+
 // Which of `count` rows member `index` of `members` takes: [floor(index*count/members),
 // floor((index+1)*count/members)).
 absl::Span<const int64_t> DealRows(absl::Span<const int64_t> rows, int members, int index);

@@ -128,7 +128,7 @@ TEST_F(DatasetTest, Check_LargeU32Token_IsRefused) {
 TEST_F(DatasetTest, Open_SeqOutOfRange_NamesFlagValueAndBounds) {
   for (const int64_t seq : {int64_t{0}, int64_t{-1}, int64_t{65}, INT64_MAX, INT64_MIN}) {
     Expect(Open("d.u16.bin", U16(std::vector<int>(100, 1)), seq).status(), kInvalid,
-           {"--seq=" + std::to_string(seq), "from 1 to 64"});
+           {seq == 0 ? "--seq is missing" : "--seq=" + std::to_string(seq), "from 1 to 64"});
   }
   EXPECT_TRUE(Open("d.u16.bin", U16(std::vector<int>(100, 1)), 64).ok());
 }
@@ -260,6 +260,15 @@ TEST_F(DatasetTest, BatchRows_AnyPosition_FollowsTheRule) {
   EXPECT_EQ(BatchRows(1, 3, 2), (std::vector<int64_t>{1, 0, 1}));
   // Beyond 64 bits: 2^62 * 6 = 2^63 * 3.
   EXPECT_EQ(BatchRows(int64_t{1} << 62, 6, 5)[0], 4);  // 2^63 = 3, so 3 * 3 = 4 (mod 5)
+}
+
+TEST_F(DatasetTest, SplitRows_AnyNumberOfParts_GivesEarlierOnesTheExtraRow) {
+  const std::vector<int64_t> rows = BatchRows(0, 8, 100);
+  EXPECT_EQ(SplitRows(rows, 3, 0), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(SplitRows(rows, 3, 1), (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_EQ(SplitRows(rows, 3, 2), (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(SplitRows(rows, 1, 0), rows);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(SplitRows(rows, 8, i), (std::vector<int64_t>{i}));
 }
 
 TEST_F(DatasetTest, DealRows_AnyNumberOfMembers_CoversRowsOnceInOrder) {

@@ -104,9 +104,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(std::unique_ptr<InputFile> f
                                                     int token_bytes, int64_t seq,
                                                     const ModelLimits& limits) {
   if (seq < 1 || seq > limits.max_positions) {
-    return absl::InvalidArgumentError(absl::StrCat("--seq=", seq, ": must be from 1 to ",
-                                                   limits.max_positions,
-                                                   " (the model's max_position_embeddings)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        seq == 0 ? "--seq is missing" : absl::StrCat("--seq=", seq), ": must be from 1 to ",
+        limits.max_positions, " (the model's max_position_embeddings)"));
   }
   const std::string path = file->path();
   const int64_t size = file->size();

@@ -14,21 +14,30 @@ namespace regroup {
 
 enum class Role { kTrain, kInfer };
 enum class CheckLevel { kOff, kBasic, kFull };
-enum class OptimizerKind { kSgd, kAdamW };
+enum class OptimizerKind { kSgd, kAdam, kAdamW };
+
+// "sgd", "adam", "adamw".
+inline const char* OptimizerName(OptimizerKind kind) {
+  return kind == OptimizerKind::kSgd ? "sgd" : kind == OptimizerKind::kAdam ? "adam" : "adamw";
+}
 
 // torch's formulas and defaults.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 0;
   double momentum = 0;  // sgd
-  double beta1 = 0.9;   // adamw
+  double beta1 = 0.9;   // adam, adamw
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;
+  double weight_decay = 0;  // sgd, adam: added to the gradient (L2); adamw: decoupled
 
-  // fp32 tensors of a shard's size that the optimizer keeps: 2 (adamw), 1 (sgd with momentum), 0.
-  int num_moments() const { return kind == OptimizerKind::kAdamW ? 2 : momentum != 0 ? 1 : 0; }
+  // fp32 tensors of a shard's size that the optimizer keeps: 2 (adam, adamw), 1 (sgd with
+  // momentum), 0.
+  int num_moments() const { return kind != OptimizerKind::kSgd ? 2 : momentum != 0 ? 1 : 0; }
 };
+
+// Whether a trainer keeps an fp32 master copy of weights of `dtype`: the weights are its rounding.
+inline bool NeedsMaster(DType dtype) { return dtype != DType::kFp32; }
 
 struct EngineSpec {
   std::string name;

@@ -23,9 +23,9 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // Elements [begin, end) of parameter `id` in row-major order, 1-D, of the table's dtype. A file
+  // Elements [begin, end) of parameter `id` in row-major order, 1-D, converted to `dtype`. A file
   // is read only where asked. Errors: DATA_LOSS if the file changed under us.
-  virtual absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) = 0;
+  virtual absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) = 0;
 
   // Describes the content for the ranks' agreement, a value a line: the config's digest, then a
   // line for each file (name, size and header digest), or the seed.

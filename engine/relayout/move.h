@@ -18,7 +18,10 @@ namespace regroup {
 struct MoveOptions {
   Layout source;
   Layout destination;
-  int num_moments = 0;  // moved beside the weights: the optimizer's (relayout), 0 (sync)
+  // Moved beside the weights: the optimizer's moments and the fp32 master copy where there is one
+  // (relayout); neither (sync).
+  int num_moments = 0;
+  bool has_master = false;
   int64_t staging_bytes = 64 << 20;  // bound of the bytes in flight per rank
   int64_t step = 0;                  // of the source; ranks outside it learn them here
   int64_t data_position = 0;

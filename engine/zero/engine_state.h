@@ -19,8 +19,10 @@ namespace regroup {
 struct UnitState {
   Interval interval;
   at::Tensor weights;  // of the table's dtype
+  // fp32; the weights are its rounding. Undefined for fp32 weights and for inference.
+  at::Tensor master;
   std::vector<at::Tensor>
-      moments;  // fp32: exp_avg, exp_avg_sq (adamw); momentum (sgd); none (inference)
+      moments;  // fp32: exp_avg, exp_avg_sq (adam, adamw); momentum (sgd); none (inference)
 };
 
 struct EngineState {
@@ -31,11 +33,13 @@ struct EngineState {
   int64_t weights_version = 1;   // +1 per applied step or load
 };
 
-// Zeroed state of `rank` (a member of layout.ranks) with `num_moments` moments a unit.
-EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments);
+// Zeroed state of `rank` (a member of layout.ranks) with `num_moments` moments a unit and, if asked
+// for, a master copy.
+EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments,
+                      bool has_master = false);
 
 int64_t WeightsBytes(const EngineState& state);
-int64_t OptimizerBytes(const EngineState& state);  // moments
+int64_t OptimizerBytes(const EngineState& state);  // moments and master copy
 
 }  // namespace regroup
 

@@ -16,7 +16,8 @@
 
 namespace regroup::reference {
 
-// By the names of the HF file, fp32, each whole. A tied head is not in it.
+// By the names of the HF file, each whole, of one dtype: fp32, or bf16, which is then computed in.
+// A tied head is not in it.
 using Weights = std::map<std::string, at::Tensor>;
 
 struct Llama {
@@ -55,7 +56,7 @@ struct Continuation {
 Continuation GenerateGreedy(const Llama& model, const Weights& weights, std::vector<int64_t> prompt,
                             int64_t max_tokens, const std::vector<int64_t>& stop = {});
 
-enum class Optimizer { kSgd, kAdamW };
+enum class Optimizer { kSgd, kAdam, kAdamW };
 
 struct TrainOptions {
   Optimizer optimizer = Optimizer::kAdamW;
@@ -66,6 +67,7 @@ struct TrainOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;
   double clip_norm = 0;
+  bool bf16 = false;  // losses see the rounding of the fp32 weights that are stepped
 };
 
 struct Step {
@@ -84,7 +86,7 @@ class Trainer {
 
   Step TrainStep(const LossFunction& loss);
 
-  // Live; detach or clone before changing.
+  // The fp32 ones, live; detach or clone before changing.
   const Weights& weights() const { return weights_; }
 
  private:

@@ -247,7 +247,7 @@ absl::StatusOr<v1::Operation> Client::CancelOperation(v1::CancelOperationRequest
   return impl_->Mutate(&v1::Control::Stub::AsyncCancelOperation, std::move(request));
 }
 
-absl::StatusOr<v1::Engine> Client::SetEngine(v1::SetEngineRequest request) {
+absl::StatusOr<v1::Operation> Client::SetEngine(v1::SetEngineRequest request) {
   return impl_->Mutate(&v1::Control::Stub::AsyncSetEngine, std::move(request));
 }
 

@@ -73,7 +73,7 @@ class Client {
   absl::StatusOr<v1::Operation> SaveCheckpoint(v1::CheckpointRequest request);
   absl::StatusOr<v1::Operation> LoadCheckpoint(v1::CheckpointRequest request);
   absl::StatusOr<v1::Operation> CancelOperation(v1::CancelOperationRequest request);
-  absl::StatusOr<v1::Engine> SetEngine(v1::SetEngineRequest request);
+  absl::StatusOr<v1::Operation> SetEngine(v1::SetEngineRequest request);
 
   // Follows `operation` until it has ended, and returns it then, also when it failed: see
   // OutcomeOf. `on_progress` (optional) sees every state that arrives, the last one too. When the

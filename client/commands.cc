@@ -18,10 +18,13 @@ absl::Status CheckNoneEmpty(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const absl::string_view argument = argv[i];
     const absl::string_view before = i > 1 ? argv[i - 1] : "";
-    if (argument.empty() && absl::StartsWith(before, "-")) {
+    if (argument.empty() && absl::StartsWith(before, "-") && before != "--") {
       return UsageError(before, "", "followed by a value that is not empty");
     }
-    if (argument.empty()) return UsageError(absl::StrCat("argument ", i, " is empty"));
+    if (argument.empty()) {
+      return UsageError(
+          absl::StrCat("word ", i, " after regroupctl is empty; allowed: a command, or its names"));
+    }
     if (absl::StartsWith(argument, "-") && argument.find('=') == argument.size() - 1) {
       return UsageError(absl::StripSuffix(argument, "="), "",
                         "followed by a value that is not empty");

@@ -23,6 +23,8 @@ std::string WhereToLook(const absl::Status& status, const v1::ErrorDetail& detai
   if (detail.reason() == v1::ERROR_REASON_RANK_LOST) return "regroupctl rank list";
   if (detail.engine().empty()) return "";
   if (absl::IsNotFound(status)) return "regroupctl engine list";
+  // One that never had a layout is gone again.
+  if (detail.generation() == 0) return "regroupctl status";
   const char* verb = detail.reason() == v1::ERROR_REASON_RANKS_DISAGREE ? "trace" : "describe";
   return absl::StrCat("regroupctl engine ", verb, " ", detail.engine());
 }
@@ -38,7 +40,8 @@ std::string Who(const v1::ErrorDetail& detail, absl::string_view what) {
   add("group", detail.group());
   add(detail.ranks_size() == 1 ? "rank" : "ranks",
       FormatRankList(std::vector<int>(detail.ranks().begin(), detail.ranks().end())));
-  add("phase", detail.phase());
+  // The phase of what the ranks agree on is the one to know.
+  if (!absl::StrContains(what, "phase ")) add("phase", detail.phase());
   return absl::StrJoin(parts, ", ");
 }
 

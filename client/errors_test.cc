@@ -10,6 +10,7 @@ v1::ErrorDetail Detail(v1::ErrorReason reason) {
   v1::ErrorDetail detail;
   detail.set_reason(reason);
   detail.set_engine("actor");
+  detail.set_generation(1);
   detail.add_ranks(1);
   detail.add_ranks(2);
   detail.set_group("dp");
@@ -65,6 +66,15 @@ TEST(Errors, Line_NamesWhatWhoAndWhereToLook) {
   EXPECT_EQ(ErrorLine(absl::UnavailableError("refused"), "h:1"),
             "regroupctl: no answer from h:1: refused (server; is a regroupd listening there? see "
             "--server and REGROUP_SERVER)");
+}
+
+// It was never formed, so there is nothing to describe.
+TEST(Errors, Line_EngineThatCouldNotBeCreated_PointsAtTheStatus) {
+  v1::ErrorDetail detail = Detail(v1::ERROR_REASON_MEMORY);
+  detail.set_generation(0);
+  EXPECT_EQ(ErrorLine(MakeError(absl::StatusCode::kResourceExhausted, "it needs more", detail), ""),
+            "regroupctl: it needs more (engine actor, group dp, ranks 1-2, phase form; regroupctl "
+            "status)");
 }
 
 TEST(Errors, Line_IsOneLineWithoutControlCharacters) {

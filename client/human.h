@@ -6,14 +6,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "engine/layout/human_text.h"
 
 namespace regroup {
-
-// Decimal units: "0 B", "999 B", "1.0 kB", "538.1 MB".
-std::string HumanBytes(int64_t bytes);
-
-// "7", "999", "1.0 k", "134.5 M".
-std::string HumanCount(int64_t count);
 
 // "0.04 s", "3.1 s", "4 min 05 s", "2 h 03 min". "?" if it is negative or not finite.
 std::string HumanSeconds(double seconds);

@@ -1,6 +1,8 @@
 // regroupctl: asks a Regroup cluster for engines, trains, moves and reads them. See regroupctl
 // --help.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -11,7 +13,21 @@
 #include "client/interrupt.h"
 #include "client/session.h"
 
+namespace {
+
+// If stdout is closed, a connection must not take its place; writing to it stays an error.
+void OccupyStandardFiles() {
+  int fd;
+  do {
+    fd = open("/dev/null", O_RDONLY);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  OccupyStandardFiles();
   // A reader of stdout that is gone is an error like a full disk: see Session::Print.
   signal(SIGPIPE, SIG_IGN);
   try {

@@ -176,9 +176,8 @@ TEST_F(RegroupctlTest, RanksDisagree_IsFour) {
   };
   const Result result = RunCtl(create_);
   EXPECT_EQ(result.code, 4);
-  EXPECT_EQ(
-      result.err,
-      "regroupctl: digests differ (engine actor, phase form; regroupctl engine trace actor)\n");
+  EXPECT_EQ(result.err,
+            "regroupctl: digests differ (engine actor, phase form; regroupctl status)\n");
 }
 
 TEST_F(RegroupctlTest, RankLost_IsOneThoughUnavailable) {

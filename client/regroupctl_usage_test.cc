@@ -147,7 +147,7 @@ TEST(Usage, WrongName_IsNamed) {
 TEST(Usage, EmptyValue_IsAnErrorNotTheNextWord) {
   ExpectError({"train", "actor", "--data=", "--steps=1", "--batch=1"}, 2, "--data=: must be");
   ExpectError({"train", "actor", "--data", "", "--steps=1", "--batch=1"}, 2, "--data=: must be");
-  ExpectError({"engine", "describe", ""}, 2, "argument 3 is empty");
+  ExpectError({"engine", "describe", ""}, 2, "word 3 after regroupctl is empty");
   ExpectError({"-o=", "status"}, 2, "-o=: must be");
 }
 

@@ -8,6 +8,16 @@
 #include "proto/rpc_status.h"
 
 namespace regroup {
+namespace {
+
+absl::Status RoleError(absl::string_view field, const std::string& name, absl::string_view is,
+                       absl::string_view allowed) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat(field, "=", name, " ", is, "; allowed: ", allowed),
+                   v1::ERROR_REASON_INVALID_FIELD);
+}
+
+}  // namespace
 
 namespace {
 
@@ -136,7 +146,6 @@ absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name,
     if (absl::Status status = CheckReady(*engine); !status.ok()) return status;
   }
   const bool trainer = engine->spec.role() == v1::ROLE_TRAIN;
-  if (kind == "generate" && trainer) return NotAvailable("generate on a trainer");
   if (kind == "export" && !trainer) return NotAvailable("export of an inference engine");
   if ((kind == "train" || kind == "relayout") && !trainer) {
     v1::ErrorDetail detail;
@@ -243,6 +252,12 @@ absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& r
     if (!source.ok()) return source.status();
     const absl::StatusOr<EngineRecord> destination = FindUsable(request.destination(), "sync");
     if (!destination.ok()) return destination.status();
+    if (source->spec.role() != v1::ROLE_TRAIN) {
+      return RoleError("SRC", request.source(), "is an inference engine", "a trainer");
+    }
+    if (destination->spec.role() != v1::ROLE_INFER) {
+      return RoleError("DST", request.destination(), "is a trainer", "an inference engine");
+    }
     if (absl::Status status = CheckRoom(); !status.ok()) return status;
     return Start({"sync",
                   request.destination(),
@@ -270,6 +285,21 @@ absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineReques
                  [uid = engine->uid, directory = checked->directory()](OperationRun& run) {
                    return RunExport(run, uid, directory);
                  });
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::SetEngine(const v1::SetEngineRequest& request) {
+  const auto check = [&] {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "set");
+    return engine.ok() ? CheckSet(request, engine->spec.role()) : engine.status();
+  };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "set");
+    if (!engine.ok()) return engine.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    return Start(
+        {"set", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
+        [uid = engine->uid, request](OperationRun& run) { return RunSet(run, uid, request); });
   });
 }
 

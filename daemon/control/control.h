@@ -60,6 +60,7 @@ class Control {
   absl::StatusOr<v1::Operation> RelayoutEngine(const v1::RelayoutEngineRequest& request);
   absl::StatusOr<v1::Operation> SyncEngine(const v1::SyncEngineRequest& request);
   absl::StatusOr<v1::Operation> ExportEngine(const v1::ExportEngineRequest& request);
+  absl::StatusOr<v1::Operation> SetEngine(const v1::SetEngineRequest& request);
   absl::StatusOr<v1::Operation> CancelOperation(const v1::CancelOperationRequest& request);
 
   // Block until all is over. `accepted` gets the operation's id, before it has its turn; `emit`

@@ -268,6 +268,7 @@ TEST(Control, Sync_DestinationDoesNotRollBack_TheTrainerLivesOn) {
 TEST(Control, Sync_WrongPairs_AreRefused) {
   FakeCluster cluster(3);
   cluster.MustCreate("actor", {0});
+  cluster.MustCreate("actor2", {1});
   cluster.MustCreate("rollout", {1}, v1::ROLE_INFER);
   v1::CreateEngineRequest other = FakeCluster::CreateRequest("small", {2}, v1::ROLE_INFER);
   other.mutable_spec()->set_model("mlp:in=4,hidden=4,layers=2,out=4");
@@ -275,7 +276,10 @@ TEST(Control, Sync_WrongPairs_AreRefused) {
   const auto error = [&](const std::string& source, const std::string& destination) {
     return cluster.Finish(cluster.control().SyncEngine(SyncRequest(source, destination))).error();
   };
-  EXPECT_THAT(error("rollout", "actor"), HasSubstr("rollout is an inference engine"));
+  EXPECT_THAT(cluster.control().SyncEngine(SyncRequest("rollout", "actor")).status().message(),
+              HasSubstr("SRC=rollout is an inference engine"));
+  EXPECT_THAT(cluster.control().SyncEngine(SyncRequest("actor", "actor2")).status().message(),
+              HasSubstr("DST=actor2 is a trainer"));
   EXPECT_THAT(error("actor", "small"), HasSubstr("different models"));
   EXPECT_EQ(cluster.control().SyncEngine(SyncRequest("actor", "actor")).status().code(),
             absl::StatusCode::kInvalidArgument);

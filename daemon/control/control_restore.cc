@@ -99,6 +99,10 @@ void Control::Carry(const EngineRecord& engine, const std::vector<MemberReport>&
       return;
     case RestoreDecision::Step::kReady: {
       const v1::HeldEngine& held = reports.front().held;
+      // Nobody asks for the rest of a generation.
+      command.set_engine_uid(engine.uid);
+      command.mutable_end_generation();
+      context_->commands().TellAsync(engine.members, command, engine.spec.name(), [] {});
       context_->engines()
           .Apply(engine.uid, EngineEvent::kFormed,
                  [&](EngineRecord& record) {

@@ -3,17 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
-
-std::string BytesText(int64_t bytes) {
-  if (bytes < 1000) return absl::StrCat(bytes, " B");
-  if (bytes < 1000000) return absl::StrFormat("%.1f kB", static_cast<double>(bytes) / 1e3);
-  if (bytes < 1000000000) return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
-  return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
-}
 
 void NodeMemory::Add(const std::string& node, int64_t needed, int64_t available) {
   if (needed <= 0) return;
@@ -29,8 +22,8 @@ absl::Status NodeMemory::Check() const {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
         absl::StrCat("--ranks: its ", sum.ranks, " ranks", node.empty() ? "" : " on node ", node,
-                     " need ", BytesText(sum.needed), " together; allowed: at most the ",
-                     BytesText(sum.available), " that are free on their machine"),
+                     " need ", HumanBytes(sum.needed), " together; allowed: at most the ",
+                     HumanBytes(sum.available), " that are free on their machine"),
         v1::ERROR_REASON_MEMORY);
   }
   return absl::OkStatus();

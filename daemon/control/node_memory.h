@@ -12,9 +12,6 @@
 
 namespace regroup {
 
-// For people: "512 B", "1.3 kB", "538.1 MB".
-std::string BytesText(int64_t bytes);
-
 // The sums over the ranks of each node.
 class NodeMemory {
  public:

@@ -38,12 +38,5 @@ TEST(NodeMemory, Add_HugeNumbers_DoNotOverflow) {
   EXPECT_FALSE(memory.Check().ok());
 }
 
-TEST(BytesText, RoundsForPeople) {
-  EXPECT_EQ(BytesText(512), "512 B");
-  EXPECT_EQ(BytesText(1300), "1.3 kB");
-  EXPECT_EQ(BytesText(538100000), "538.1 MB");
-  EXPECT_EQ(BytesText(2500000000), "2.50 GB");
-}
-
 }  // namespace
 }  // namespace regroup

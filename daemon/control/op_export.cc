@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "daemon/control/node_memory.h"
 #include "daemon/control/operations.h"
+#include "engine/layout/human_text.h"
 
 namespace regroup {
 absl::Status RunExport(OperationRun& run, uint64_t uid, const std::string& directory) {
@@ -27,7 +28,7 @@ absl::Status RunExport(OperationRun& run, uint64_t uid, const std::string& direc
   if (!outcome.status.ok()) return EngineError(outcome.status, engine, run.phase());
   const int64_t bytes = outcome.results.front().export_engine().bytes();
   run.SetProgress(bytes, bytes);
-  run.SetDetail(absl::StrFormat("%s written to %s", BytesText(bytes), directory));
+  run.SetDetail(absl::StrFormat("%s written to %s", HumanBytes(bytes), directory));
   run.RefreshEngine(uid);
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include "daemon/control/move_phases.h"
 #include "daemon/control/node_memory.h"
 #include "daemon/control/operations.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -80,7 +81,7 @@ absl::Status RunRelayout(OperationRun& run, uint64_t uid,
   run.RefreshEngine(uid);
   run.SetPeakBytes(totals->peak_bytes);
   run.SetDetail(absl::StrFormat("%d -> %d ranks, %s moved", engine.members.size(),
-                                destination->size(), BytesText(totals->bytes_moved)));
+                                destination->size(), HumanBytes(totals->bytes_moved)));
   run.context().FailIfMemberLost(uid);
   return EngineError(run.FailureOf(uid), engine, run.phase());
 }

@@ -6,26 +6,15 @@
 #include "daemon/control/move_phases.h"
 #include "daemon/control/node_memory.h"
 #include "daemon/control/operations.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
 namespace {
 
-absl::Status RoleError(const EngineRecord& engine, const char* is, const char* allowed) {
-  return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("engine ", engine.spec.name(), " is ", is, "; allowed: ", allowed),
-                   v1::ERROR_REASON_INVALID_FIELD);
-}
-
 absl::Status CheckPair(const EngineRecord& source, const EngineRecord& destination) {
   if (absl::Status status = CheckReady(source); !status.ok()) return status;
   if (absl::Status status = CheckReady(destination); !status.ok()) return status;
-  if (source.spec.role() != v1::ROLE_TRAIN) {
-    return RoleError(source, "an inference engine", "a trainer as SRC");
-  }
-  if (destination.spec.role() != v1::ROLE_INFER) {
-    return RoleError(destination, "a trainer", "an inference engine as DST");
-  }
   if (source.fingerprint != destination.fingerprint) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
@@ -86,7 +75,7 @@ absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destinatio
   run.RefreshEngine(destination_uid);
   run.SetPeakBytes(totals->peak_bytes);
   run.SetDetail(absl::StrFormat("weights version %d, %s moved", source.weights_version,
-                                BytesText(totals->bytes_moved)));
+                                HumanBytes(totals->bytes_moved)));
   return absl::OkStatus();
 }
 

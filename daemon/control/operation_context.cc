@@ -14,11 +14,10 @@ absl::Status EngineError(const absl::Status& status, const EngineRecord& engine,
                          absl::string_view phase) {
   if (status.ok()) return status;
   v1::ErrorDetail detail = DetailOf(status).value_or(v1::ErrorDetail());
-  if (detail.engine().empty()) {
-    detail.set_engine(engine.spec.name());
-    detail.set_generation(engine.generation);
-  }
-  if (detail.phase().empty()) detail.set_phase(std::string(phase));
+  if (detail.engine().empty()) detail.set_engine(engine.spec.name());
+  if (detail.engine() == engine.spec.name()) detail.set_generation(engine.generation);
+  // The operation's phase: a worker names the command that failed in it.
+  if (!phase.empty()) detail.set_phase(std::string(phase));
   const std::string who = absl::StrCat("engine ", engine.spec.name());
   const bool named = absl::StrContains(status.message(), who);
   return MakeError(status.code(),

@@ -1,5 +1,6 @@
 #include "daemon/control/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -19,6 +20,9 @@ namespace {
 constexpr size_t kMaxNameBytes = 63;
 constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxModelBytes = 4096;
+constexpr char kModelForms[] =
+    "a folder with config.json and .safetensors files, random:FOLDER (config.json, seeded weights) "
+    "or mlp:in=..,hidden=..,layers=..,out=..";
 constexpr int64_t kMaxSteps = 1000000000;
 constexpr int64_t kMaxBatch = 65536;
 constexpr int64_t kMaxSeq = 1000000;
@@ -108,10 +112,9 @@ absl::StatusOr<v1::Layout> CheckLayout(const v1::Layout& given, const RequestLim
 absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given) {
   v1::OptimizerSpec optimizer = given;
   if (optimizer.name().empty()) optimizer.set_name("adamw");
-  if (optimizer.name() == "adam") return NotAvailable("--optimizer=adam");
-  const bool adamw = optimizer.name() == "adamw";
-  if (!adamw && optimizer.name() != "sgd") {
-    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adamw");
+  const bool adam = optimizer.name() == "adam" || optimizer.name() == "adamw";
+  if (!adam && optimizer.name() != "sgd") {
+    return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adam, adamw");
   }
   if (optimizer.learning_rate() == 0) {
     return FieldError("--lr", "0", "is out of range (it is required)", "a finite number above 0");
@@ -121,12 +124,13 @@ absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given)
       CheckNotNegative("--momentum", optimizer.momentum()),
       CheckBeta("--beta1", optimizer.beta1()),
       CheckBeta("--beta2", optimizer.beta2()),
-      adamw ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
+      adam ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
       CheckNotNegative("--weight-decay", optimizer.weight_decay()),
   });
   if (!status.ok()) return status;
-  if (adamw && optimizer.momentum() != 0) {
-    return FieldError("--momentum", Text(optimizer.momentum()), "is not a parameter of adamw",
+  if (adam && optimizer.momentum() != 0) {
+    return FieldError("--momentum", Text(optimizer.momentum()),
+                      absl::StrCat("is not a parameter of ", optimizer.name()),
                       "--momentum only with --optimizer=sgd");
   }
   return optimizer;
@@ -134,8 +138,7 @@ absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given)
 
 absl::StatusOr<std::string> ResolveModel(const std::string& model, const DataRoots& roots) {
   if (model.empty()) {
-    return FieldError("--model", "", "is missing",
-                      "a folder, random:FOLDER or mlp:in=..,hidden=..,layers=..,out=..");
+    return FieldError("--model", "", "is missing", kModelForms);
   }
   if (model.size() > kMaxModelBytes) {
     return FieldError("--model", model, "is too long",
@@ -144,9 +147,16 @@ absl::StatusOr<std::string> ResolveModel(const std::string& model, const DataRoo
   if (absl::StartsWith(model, "mlp:")) return model;
   absl::string_view folder = model;
   const bool random = absl::ConsumePrefix(&folder, "random:");
-  absl::StatusOr<std::string> resolved = roots.ResolveModel("--model", std::string(folder));
-  if (!resolved.ok()) return resolved;
-  return absl::StrCat(random ? "random:" : "", *resolved);
+  const absl::StatusOr<std::string> resolved = roots.ResolveModel("--model", std::string(folder));
+  if (resolved.ok()) return absl::StrCat(random ? "random:" : "", *resolved);
+  absl::string_view message = resolved.status().message();
+  const bool starts_with_flag = absl::ConsumePrefix(&message, "--model=");
+  return MakeError(
+      resolved.status().code(),
+      absl::StrCat(
+          starts_with_flag ? "--model=" : "", starts_with_flag && random ? "random:" : "", message,
+          absl::IsNotFound(resolved.status()) ? absl::StrCat("; allowed: ", kModelForms) : ""),
+      v1::ERROR_REASON_INVALID_FIELD);
 }
 
 absl::Status CheckTimeout(const google::protobuf::Duration& timeout) {
@@ -204,7 +214,6 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
   });
   if (!status.ok()) return status;
   if (request.dry_run()) return NotAvailable("--dry-run");
-  if (spec.recompute()) return NotAvailable("--recompute");
   if (!spec.shard_over().empty()) return NotAvailable("--shard-over");
   spec.set_device("cpu");
 
@@ -223,6 +232,10 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
     if (spec.clip_norm() != 0) {
       return FieldError("--clip-norm", Text(spec.clip_norm()), "is for trainers",
                         "--clip-norm only with --role=train");
+    }
+    if (spec.recompute()) {
+      return FieldError("--recompute", "true", "is for trainers",
+                        "--recompute only with --role=train");
     }
     spec.clear_optimizer();
   }
@@ -284,14 +297,42 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
       CheckRange("--accumulate", request.accumulate(), 0, kMaxBatch),
   });
   if (!status.ok()) return status;
-  if (request.accumulate() > 1) {
-    return NotAvailable(absl::StrCat("--accumulate=", request.accumulate()));
+  if (request.accumulate() > request.batch()) {
+    return FieldError("--accumulate", absl::StrCat(request.accumulate()),
+                      absl::StrCat("is more than the rows of --batch=", request.batch()),
+                      absl::StrCat("1 to ", request.batch()));
   }
-  result.set_accumulate(1);
+  result.set_accumulate(std::max<int64_t>(request.accumulate(), 1));
   absl::StatusOr<std::string> data = limits.roots.ResolveFile("--data", request.data());
   if (!data.ok()) return data.status();
   result.set_data(*data);
   return result;
+}
+
+absl::Status CheckSet(const v1::SetEngineRequest& request, v1::Role role) {
+  const bool checks = request.checks() != v1::CHECK_LEVEL_UNSPECIFIED;
+  if (!checks && !request.has_timeout() && !request.has_learning_rate()) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     "nothing to set; allowed: at least one of --checks, --timeout, --lr",
+                     v1::ERROR_REASON_INVALID_FIELD);
+  }
+  const absl::Status status = FirstOf({
+      CheckEnum("--checks", request.checks(), v1::CheckLevel_IsValid, "off, basic, full"),
+      request.has_timeout() ? CheckTimeout(request.timeout()) : absl::OkStatus(),
+      request.has_learning_rate() ? CheckAboveZero("--lr", request.learning_rate())
+                                  : absl::OkStatus(),
+  });
+  if (!status.ok()) return status;
+  if (request.has_learning_rate() && role != v1::ROLE_TRAIN) {
+    return FieldError("--lr", Text(request.learning_rate()), "is for trainers",
+                      "--lr only of an engine of role train");
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckLevelName(v1::CheckLevel checks) {
+  const std::string name = v1::CheckLevel_Name(checks);
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "CHECK_LEVEL_"));
 }
 
 absl::Status CheckGenerate(const v1::GenerateRequest& request) {
@@ -305,18 +346,20 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request) {
     return FieldError("--top-p", Text(request.top_p()), "is out of range", "0 to 1");
   }
   if (request.prompts().empty() || request.prompts_size() > kMaxPrompts) {
-    return FieldError("--tokens", absl::StrCat(request.prompts_size(), " prompts"),
+    return FieldError("--tokens-file", absl::StrCat(request.prompts_size(), " prompts"),
                       "is out of range", absl::StrCat("1 to ", kMaxPrompts, " prompts"));
   }
   for (int i = 0; i < request.prompts_size(); ++i) {
     if (request.prompts(i).tokens().empty()) {
-      return FieldError("--tokens", "", absl::StrCat("(prompt ", i, ") is empty"),
+      return FieldError("--tokens", "",
+                        absl::StrCat("(or line ", i + 1, " of --tokens-file) is empty"),
                         "at least one token");
     }
     for (int token : request.prompts(i).tokens()) {
       if (token < 0) {
         return FieldError("--tokens", absl::StrCat(token),
-                          absl::StrCat("(prompt ", i, ") is negative"), "token ids, 0 or above");
+                          absl::StrCat("(or in line ", i + 1, " of --tokens-file) is negative"),
+                          "token ids, 0 or above");
       }
     }
   }

@@ -53,6 +53,12 @@ absl::StatusOr<v1::ExportEngineRequest> CheckExport(const v1::ExportEngineReques
 absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
                                             const RequestLimits& limits);
 
+// `role` is the engine's.
+absl::Status CheckSet(const v1::SetEngineRequest& request, v1::Role role);
+
+// "basic"
+std::string CheckLevelName(v1::CheckLevel checks);
+
 absl::Status CheckGenerate(const v1::GenerateRequest& request);
 
 // A complete spec's timeout.

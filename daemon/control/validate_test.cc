@@ -143,13 +143,25 @@ TEST_F(ValidateTest, Create_OptimizerNumbers_AreChecked) {
                 "--momentum=0.9");
   ExpectInvalid(Create([](auto& spec) { spec.mutable_optimizer()->set_name("lion"); }),
                 "--optimizer=lion");
-  ExpectNotAvailable(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }),
-                     "--optimizer=adam");
   EXPECT_TRUE(Create([](auto& spec) {
                 spec.mutable_optimizer()->set_name("sgd");
                 spec.mutable_optimizer()->set_momentum(0.9);
                 spec.mutable_optimizer()->set_eps(0);
               }).ok());
+}
+
+TEST_F(ValidateTest, Create_Adam_TakesWhatAdamWTakes) {
+  EXPECT_TRUE(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }).ok());
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.mutable_optimizer()->set_name("adam");
+                  spec.mutable_optimizer()->set_momentum(0.9);
+                }),
+                "not a parameter of adam;");
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.mutable_optimizer()->set_name("adam");
+                  spec.mutable_optimizer()->set_eps(0);
+                }),
+                "--eps=0");
 }
 
 TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {
@@ -158,6 +170,12 @@ TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {
                 spec.clear_optimizer();
               }).ok());
   ExpectInvalid(Create([](auto& spec) { spec.set_role(v1::ROLE_INFER); }), "--lr=0.1");
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.set_role(v1::ROLE_INFER);
+                  spec.clear_optimizer();
+                  spec.set_recompute(true);
+                }),
+                "--recompute=true");
 }
 
 TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
@@ -165,7 +183,7 @@ TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
   ExpectInvalid(Create([](auto& spec) { spec.set_dtype(static_cast<v1::DType>(9)); }), "--dtype=9");
   ExpectInvalid(Create([](auto& spec) { spec.set_device("tpu"); }), "--device=tpu");
   ExpectNotAvailable(Create([](auto& spec) { spec.set_device("cuda"); }), "--device=cuda");
-  ExpectNotAvailable(Create([](auto& spec) { spec.set_recompute(true); }), "--recompute");
+  EXPECT_TRUE(Create([](auto& spec) { spec.set_recompute(true); }).ok());
   ExpectNotAvailable(Create([](auto& spec) { spec.add_shard_over("x"); }), "--shard-over");
   for (const int64_t seconds : {int64_t{0}, int64_t{-1}, int64_t{3601}, INT64_MAX}) {
     ExpectInvalid(Create([&](auto& spec) { spec.mutable_timeout()->set_seconds(seconds); }),
@@ -186,7 +204,7 @@ TEST_F(ValidateTest, Create_Model_LiesUnderARoot) {
   request.mutable_spec()->set_model("random:" + model + "/../model");
   EXPECT_EQ(CheckCreate(request, limits_)->model(), "random:" + model);
   ExpectInvalid(Create([](auto& spec) { spec.set_model("/etc"); }), "--model=/etc");
-  ExpectInvalid(Create([](auto& spec) { spec.set_model("random:/etc"); }), "--model=/etc");
+  ExpectInvalid(Create([](auto& spec) { spec.set_model("random:/etc"); }), "--model=random:/etc");
   ExpectInvalid(Create([](auto& spec) { spec.set_model("model"); }), "--model=model");
   ExpectInvalid(Create([](auto& spec) { spec.clear_model(); }), "--model=");
   EXPECT_EQ(Create([&](auto& spec) { spec.set_model(model + "x"); }).code(),
@@ -229,7 +247,9 @@ TEST_F(ValidateTest, Train_Numbers_AreInRange) {
     ExpectInvalid(Train([&](auto& request) { request.set_seq(seq); }), absl::StrCat("--seq=", seq));
   }
   ExpectInvalid(Train([](auto& request) { request.set_accumulate(-1); }), "--accumulate=-1");
-  ExpectNotAvailable(Train([](auto& request) { request.set_accumulate(2); }), "--accumulate=2");
+  ExpectInvalid(Train([](auto& request) { request.set_accumulate(request.batch() + 1); }),
+                "is more than the rows of --batch=");
+  EXPECT_TRUE(Train([](auto& request) { request.set_accumulate(request.batch()); }).ok());
   ExpectInvalid(Train([](auto& request) { request.set_data("text.u16.bin"); }),
                 "--data=text.u16.bin");
   ExpectInvalid(Train([](auto& request) { request.set_data("/dev/zero"); }), "--data=/dev/zero");
@@ -248,8 +268,10 @@ TEST_F(ValidateTest, Generate_Fields_AreChecked) {
   }
   ExpectInvalid(Generate([](auto& request) { request.set_top_p(1.5); }), "--top-p=1.5");
   ExpectInvalid(Generate([](auto& request) { request.set_top_k(-1); }), "--top-k=-1");
-  ExpectInvalid(Generate([](auto& request) { request.clear_prompts(); }), "--tokens=");
-  ExpectInvalid(Generate([](auto& request) { request.add_prompts(); }), "(prompt 1) is empty");
+  ExpectInvalid(Generate([](auto& request) { request.clear_prompts(); }),
+                "--tokens-file=0 prompts");
+  ExpectInvalid(Generate([](auto& request) { request.add_prompts(); }),
+                "(or line 2 of --tokens-file) is empty");
   ExpectInvalid(Generate([](auto& request) { request.add_prompts()->add_tokens(-3); }),
                 "--tokens=-3");
   ExpectInvalid(Generate([](auto& request) { request.add_stop_tokens(-3); }), "--stop-token=-3");
@@ -265,6 +287,32 @@ TEST_F(ValidateTest, Export_Directory_LiesUnderARoot) {
   EXPECT_EQ(CheckExport(request, limits_)->directory(), (root_ / "out").string());
   request.set_directory("/tmp/../etc/out");
   ExpectInvalid(CheckExport(request, limits_).status(), "DIR=/tmp/../etc/out");
+}
+
+TEST_F(ValidateTest, Set_Values_AreChecked) {
+  const auto set = [](const std::function<void(v1::SetEngineRequest&)>& change,
+                      v1::Role role = v1::ROLE_TRAIN) {
+    v1::SetEngineRequest request;
+    change(request);
+    return CheckSet(request, role);
+  };
+  ExpectInvalid(set([](auto& request) {}), "at least one of --checks, --timeout, --lr");
+  for (const double value : {0.0, -1.0, kNan, kInf}) {
+    ExpectInvalid(set([&](auto& request) { request.set_learning_rate(value); }), "--lr=");
+  }
+  ExpectInvalid(set([](auto& request) { request.set_checks(static_cast<v1::CheckLevel>(9)); }),
+                "--checks=9");
+  ExpectInvalid(set([](auto& request) { request.mutable_timeout(); }), "--timeout=0s");
+  ExpectInvalid(set([](auto& request) { request.mutable_timeout()->set_seconds(3601); }),
+                "--timeout=3601s");
+  ExpectInvalid(set([](auto& request) { request.set_learning_rate(0.1); }, v1::ROLE_INFER),
+                "--lr=0.1");
+  EXPECT_TRUE(
+      set([](auto& request) { request.set_checks(v1::CHECK_LEVEL_FULL); }, v1::ROLE_INFER).ok());
+  EXPECT_TRUE(set([](auto& request) {
+                request.set_learning_rate(0.1);
+                request.mutable_timeout()->set_seconds(1);
+              }).ok());
 }
 
 TEST_F(ValidateTest, Sync_SameEngine_IsRefused) {

@@ -36,10 +36,14 @@ TEST(StateDir, Lock_UsedFolder_NamesFolderAndPid) {
   EXPECT_TRUE(StateDir::Lock(path).ok());  // free again
 }
 
-TEST(StateDir, Lock_FileInTheWay_NamesIt) {
-  const absl::StatusOr<StateDir> state = StateDir::Lock("/proc/self/status/x");
-  ASSERT_FALSE(state.ok());
-  EXPECT_THAT(state.status().message(), HasSubstr("/proc/self/status"));
+TEST(StateDir, Lock_FolderThatCannotBe_NamesFlagAndFolder) {
+  // A file in the way, as a part of the path and as all of it.
+  for (const std::string path : {"/proc/self/status/x", "/proc/self/status"}) {
+    const absl::StatusOr<StateDir> state = StateDir::Lock(path);
+    ASSERT_FALSE(state.ok());
+    EXPECT_THAT(state.status().message(), HasSubstr("--state-dir=" + path));
+    EXPECT_THAT(state.status().message(), HasSubstr("allowed"));
+  }
 }
 
 TEST(StateDir, DefaultStateDir_PrefersXdgThenHome) {

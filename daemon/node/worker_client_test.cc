@@ -1,6 +1,7 @@
 #include "daemon/node/worker_client.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -70,6 +71,8 @@ class WorkerClientTest : public ::testing::Test {
 
 TEST_F(WorkerClientTest, Connect_WorkerIsSlowToAnswer_IsWaitedFor) {
   kill(process_->pid(), SIGSTOP);
+  siginfo_t stopped;  // it runs on for a moment after the signal
+  ASSERT_EQ(waitid(P_PID, process_->pid(), &stopped, WSTOPPED | WNOWAIT), 0);
   const auto answer = Execute(*client_);
   // Longer than a busy machine takes to let a worker shake hands.
   EXPECT_FALSE(answer->arrived.WaitForNotificationWithTimeout(absl::Milliseconds(700)));

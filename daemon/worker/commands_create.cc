@@ -20,8 +20,8 @@ namespace {
 std::string OptimizerLine(const OptimizerSpec& spec) {
   return absl::StrFormat(
       "optimizer %s lr %.17g momentum %.17g betas %.17g %.17g eps %.17g decay %.17g",
-      spec.kind == OptimizerKind::kAdamW ? "adamw" : "sgd", spec.learning_rate, spec.momentum,
-      spec.beta1, spec.beta2, spec.eps, spec.weight_decay);
+      OptimizerName(spec.kind), spec.learning_rate, spec.momentum, spec.beta1, spec.beta2, spec.eps,
+      spec.weight_decay);
 }
 
 // A folder may have another path on another machine: what it holds is what counts.
@@ -39,6 +39,7 @@ std::vector<std::string> Terms(const HeldEngine& engine) {
       absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
       absl::StrCat("layout ", spec.layout.ToString()),
       absl::StrFormat("clip norm %.17g", spec.clip_norm),
+      absl::StrCat("recompute ", static_cast<int>(spec.recompute)),
       absl::StrCat("seed ", spec.seed),
       absl::StrCat("checks ", static_cast<int>(spec.checks)),
       absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),
@@ -63,7 +64,7 @@ std::string Fingerprint(const Model& model) {
 
 int64_t NeededBytes(const EngineSpec& spec, const ParamTable& table) {
   if (spec.role == Role::kInfer) return StateBytes(table, spec.layout, 0);
-  return StateBytes(table, spec.layout, spec.optimizer.num_moments()) +
+  return StateBytes(table, spec.layout, TrainerTensors(table, spec.optimizer)) +
          TrainerBufferBytes(table, spec.layout);
 }
 
@@ -128,8 +129,10 @@ absl::Status Commands::FormEngine(uint64_t uid, const v1::FormEngine& request,
     AbortHook hook(engine.get(), [&](const absl::Status& reason) { (*group)->Abort(reason); });
     if (absl::Status status = Agree(**group, "create", Terms(*engine)); !status.ok()) return status;
     absl::Status local = CatchStatus(absl::StrCat("rank ", identity_.rank, " loads weights"), [&] {
+      const bool trains = spec.role == Role::kTrain;
       state = MakeState(engine->table(), spec.layout, identity_.rank,
-                        spec.role == Role::kTrain ? spec.optimizer.num_moments() : 0);
+                        trains ? spec.optimizer.num_moments() : 0,
+                        trains && NeedsMaster(engine->table().dtype()));
       int64_t elements = 0;
       for (const UnitState& unit : state.units) elements += unit.interval.size();
       engine->bytes_total = elements * DTypeBytes(engine->table().dtype());
@@ -168,6 +171,18 @@ absl::Status Commands::BuildEngine(HeldEngine* engine, EngineState state,
   engine->inference = *std::move(inference);
   engine->creation_group = std::move(group);
   engine->SetMemory(memory);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::SetSettings(HeldEngine* engine, const v1::SetSettings& request) {
+  const absl::StatusOr<EngineSettings> settings = SettingsFromProto(request);
+  if (!settings.ok()) return settings.status();
+  if (const auto trainer = engine->trainer(); trainer != nullptr) {
+    if (absl::Status status = trainer->Set(*settings); !status.ok()) return status;
+    engine->spec.optimizer.learning_rate = settings->learning_rate;
+  }
+  engine->spec.checks = settings->checks;
+  engine->spec.timeout = settings->timeout;
   return absl::OkStatus();
 }
 

@@ -32,8 +32,9 @@ absl::Status MoveBegan(int rank, uint64_t uid) {
 // The bytes that the destination needs on this rank beside what is there.
 int64_t NeededBytes(const PendingMove& move, const ParamTable& table) {
   const Layout& layout = move.options.destination;
-  return StateBytes(table, layout, move.options.num_moments) +
-         (move.is_sync ? 0 : TrainerBufferBytes(table, layout));
+  if (move.is_sync) return StateBytes(table, layout, 0);
+  return StateBytes(table, layout, move.options.num_moments + (move.options.has_master ? 1 : 0)) +
+         TrainerBufferBytes(table, layout);
 }
 
 }  // namespace
@@ -90,6 +91,7 @@ absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request,
   absl::StatusOr<std::shared_ptr<HeldEngine>> engine = SourceOfMove(*source, request);
   if (!engine.ok()) return engine.status();
   const ParamTable& table = (*engine)->table();
+  options.has_master = !pending->is_sync && NeedsMaster(table.dtype());
   if (options.destination.Contains(identity_.rank)) {
     if (pending->is_sync) {
       const auto infer = FormedInference(pending->destination_uid);
@@ -176,6 +178,7 @@ absl::Status Commands::StageState(PendingMove* pending, const HeldEngine& source
   if (!status.ok()) return status;
   next->data = source.data;
   next->batch = source.batch;
+  next->accumulate = source.accumulate;
   pending->next = std::move(next);
   return absl::OkStatus();
 }

@@ -8,7 +8,6 @@
 #include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
 #include "engine/group/comm_status.h"
-#include "proto/rpc_status.h"
 
 namespace regroup {
 namespace {
@@ -25,12 +24,18 @@ absl::Status CheckNumber(absl::string_view flag, int64_t value, int64_t most) {
 // Refuses a step that can't fit: the machine would end the worker in the middle of it.
 absl::Status AdmitStep(const HeldEngine& engine, const v1::CheckTraining& request, int rank) {
   const int64_t ranks = engine.spec.layout.size();
-  const int64_t rows = (request.batch() + ranks - 1) / ranks;
+  const int64_t parts = std::max<int64_t>(request.accumulate(), 1);
+  const int64_t of_part = (request.batch() + parts - 1) / parts;
+  const int64_t rows = (of_part + ranks - 1) / ranks;
+  const Model& model = *engine.model->model;
+  const int64_t seq = std::max<int64_t>(request.seq(), 1);
   return AdmitMemory(
       absl::StrCat("a step of engine ", engine.spec.name, " with --batch=", request.batch(),
-                   request.seq() > 0 ? absl::StrCat(" and --seq=", request.seq()) : "", " (", rows,
-                   " rows on rank ", rank, ")"),
-      engine.model->model->ActivationBytes(rows, std::max<int64_t>(request.seq(), 1)),
+                   request.seq() > 0 ? absl::StrCat(" and --seq=", request.seq()) : "",
+                   parts > 1 ? absl::StrCat(" and --accumulate=", parts) : "", " (", rows,
+                   " rows at once on rank ", rank, ")"),
+      engine.spec.recompute ? model.RecomputedActivationBytes(rows, seq)
+                            : model.ActivationBytes(rows, seq),
       AvailableMemoryBytes());
 }
 
@@ -44,12 +49,9 @@ absl::Status Commands::CheckTraining(HeldEngine* engine, const v1::CheckTraining
   if (absl::Status status = CheckNumber("--batch", request.batch(), kMaxBatch); !status.ok()) {
     return status;
   }
-  if (request.accumulate() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--accumulate=", request.accumulate(), "; allowed: 1"));
-  }
-  if (request.accumulate() > 1) {
-    return NotAvailable(absl::StrCat("--accumulate=", request.accumulate(), "; allowed: 1"));
+  if (request.accumulate() < 0 || request.accumulate() > request.batch()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--accumulate=", request.accumulate(), "; allowed: 1 to ", request.batch(), " (--batch)"));
   }
   absl::StatusOr<std::unique_ptr<Dataset>> data =
       Dataset::Open(request.data(), request.seq(), engine->model->model->limits());
@@ -64,6 +66,7 @@ absl::Status Commands::CheckTraining(HeldEngine* engine, const v1::CheckTraining
   result->set_digest((*data)->digest());
   engine->data = *std::move(data);
   engine->batch = request.batch();
+  engine->accumulate = std::max<int64_t>(request.accumulate(), 1);
   result->set_rows(rows);
   return absl::OkStatus();
 }
@@ -77,7 +80,7 @@ absl::Status Commands::TrainStep(HeldEngine* engine, v1::TrainStepResult* result
   return CatchStatus(
       absl::StrCat("engine ", engine->spec.name, ", rank ", identity_.rank, ", step"), [&] {
         const absl::StatusOr<StepResult> step =
-            engine->trainer()->Step(*engine->data, engine->batch);
+            engine->trainer()->Step(*engine->data, engine->batch, engine->accumulate);
         if (!step.ok()) return step.status();
         *result->mutable_record() =
             RecordToProto(*step, absl::ToDoubleSeconds(absl::Now() - start));

@@ -51,7 +51,9 @@ class HeldEngine {
              std::vector<std::string> content_terms, bool is_guest = false);
 
   // A trainer's hooks point to its model, so the model goes last.
-  const EngineSpec spec;
+  // The executor changes its settings (learning rate, checks, timeout); other threads read the
+  // rest.
+  EngineSpec spec;
   const std::shared_ptr<LoadedModel> model;
   const std::vector<std::string> content_terms;  // of the weight source
   const bool is_guest;
@@ -63,6 +65,7 @@ class HeldEngine {
       creation_group;  // inference: closing it earlier could disturb slower members
   std::shared_ptr<const Dataset> data;  // checked last
   int64_t batch = 0;                    // rows
+  int64_t accumulate = 1;               // micro-batches that they make
   std::unique_ptr<PendingMove> pending;
   bool formed() const { return trainer() != nullptr || inference != nullptr; }
 

@@ -11,13 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
+#include "engine/layout/human_text.h"
 #include "engine/layout/shard.h"
 
 namespace regroup {
 namespace {
 
 constexpr int64_t kGradientBytes = 4;  // gradients are reduced in fp32 whatever the weights are
-constexpr int64_t kMomentBytes = 4;
+constexpr int64_t kFp32Bytes = 4;
 
 // The number that `path` starts with; -1 if there is none ("max" too).
 int64_t NumberIn(const std::string& path) {
@@ -65,13 +66,17 @@ int64_t MachineBytes() {
 
 }  // namespace
 
-int64_t StateBytes(const ParamTable& table, const Layout& layout, int num_moments) {
+int64_t StateBytes(const ParamTable& table, const Layout& layout, int fp32_tensors) {
   int64_t elements = 0;
   for (const Unit& unit : table.units()) {
     elements += layout.placement == Placement::kReplicate ? unit.numel
                                                           : ShardSize(unit.numel, layout.size());
   }
-  return elements * (DTypeBytes(table.dtype()) + kMomentBytes * num_moments);
+  return elements * (DTypeBytes(table.dtype()) + kFp32Bytes * fp32_tensors);
+}
+
+int TrainerTensors(const ParamTable& table, const OptimizerSpec& optimizer) {
+  return optimizer.num_moments() + (NeedsMaster(table.dtype()) ? 1 : 0);
 }
 
 int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout) {
@@ -124,10 +129,10 @@ int64_t ResidentBytes() {
 
 absl::Status AdmitMemory(absl::string_view what, int64_t needed, int64_t available) {
   if (available < 0 || needed <= available) return absl::OkStatus();
-  return WithReason(
-      absl::ResourceExhaustedError(absl::StrCat(what, " needs ", needed, " bytes of memory; ",
-                                                available, " are available on this machine")),
-      "MEMORY");
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(what, " needs ", HumanBytes(needed),
+                                                              " of memory; ", HumanBytes(available),
+                                                              " are available on this machine")),
+                    "MEMORY");
 }
 
 }  // namespace regroup

@@ -7,13 +7,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "engine/layout/engine_spec.h"
 #include "engine/layout/layout.h"
 #include "engine/layout/param_table.h"
 
 namespace regroup {
 
-// Bytes of weights and moments that one rank of `layout` holds, padding included.
-int64_t StateBytes(const ParamTable& table, const Layout& layout, int num_moments);
+// Bytes that one rank of `layout` holds, padding included: the weights, and `fp32_tensors` tensors
+// of fp32 beside them (moments, master copy).
+int64_t StateBytes(const ParamTable& table, const Layout& layout, int fp32_tensors);
+
+// Of a trainer: the moments of `optimizer`, and the master copy of weights that are not fp32.
+int TrainerTensors(const ParamTable& table, const OptimizerSpec& optimizer);
 
 // Bytes beside the state that a trainer needs on one rank: the reduced gradients of its shards, two
 // gather buffers and three gradient buffers of the largest unit.

@@ -37,6 +37,17 @@ TEST(MemoryTest, StateBytes_Sharded_CountsPaddingAndMoments) {
   EXPECT_EQ(StateBytes(TwoUnits(DType::kBf16), Two(), 0), 80 * 2);
 }
 
+// fp32 with AdamW: 16 bytes a parameter with its reduced gradient; bf16: 18, of which 4 are the
+// master copy.
+TEST(MemoryTest, TrainerTensors_MasterCopy_IsCounted) {
+  OptimizerSpec optimizer;
+  EXPECT_EQ(TrainerTensors(TwoUnits(DType::kFp32), optimizer), 2);
+  EXPECT_EQ(TrainerTensors(TwoUnits(DType::kBf16), optimizer), 3);
+  optimizer.kind = OptimizerKind::kSgd;
+  EXPECT_EQ(TrainerTensors(TwoUnits(DType::kBf16), optimizer), 1);
+  EXPECT_EQ(StateBytes(TwoUnits(DType::kBf16), Two(), 3), 80 * 14);
+}
+
 TEST(MemoryTest, StateBytes_Replicated_IsTheWholeModel) {
   Layout layout = Two();
   layout.placement = Placement::kReplicate;
@@ -51,11 +62,12 @@ TEST(MemoryTest, TrainerBufferBytes_GradientsAndBuffersOfTheLargestUnit) {
 TEST(MemoryTest, Admit_TooLittle_GivesBothNumbers) {
   EXPECT_TRUE(AdmitMemory("engine a on rank 1", 10, 10).ok());
   EXPECT_TRUE(AdmitMemory("engine a on rank 1", 10, -1).ok());
-  const absl::Status status = AdmitMemory("engine a on rank 1", 123, 45);
+  const absl::Status status = AdmitMemory("engine a on rank 1", 1230000000, 450000000);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "MEMORY");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("engine a on rank 1 needs 123 bytes"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("45 are available"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("engine a on rank 1 needs 1.2 GB of memory"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("450.0 MB are available"));
 }
 
 class ControlGroupTest : public ::testing::Test {

@@ -77,7 +77,7 @@ TEST(ProtoConvertTest, Spec_WrongFields_AreNamed) {
   EXPECT_THAT(message([](auto* s) { s->set_dtype(static_cast<v1::DType>(9)); }),
               HasSubstr("dtype 9"));
   EXPECT_THAT(message([](auto* s) { s->mutable_optimizer()->set_name("lion"); }),
-              HasSubstr("optimizer \"lion\"; allowed: sgd, adamw"));
+              HasSubstr("optimizer \"lion\"; allowed: sgd, adam, adamw"));
   EXPECT_THAT(message([](auto* s) { s->mutable_optimizer()->set_learning_rate(-1); }),
               HasSubstr("learning rate -1"));
   EXPECT_THAT(message([](auto* s) {

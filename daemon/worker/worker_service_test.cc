@@ -365,7 +365,7 @@ TEST(WorkerServiceTest, Prepare_WrongSpecs_AreRefusedAndNothingIsHeld) {
   spec.mutable_layout()->set_ranks(0, 5);
   expect_refused(spec, absl::StatusCode::kInvalidArgument, "rank 0 is not one of");
   spec = good;
-  spec.set_recompute(true);
+  spec.add_shard_over("x:dp");
   expect_refused(spec, absl::StatusCode::kUnimplemented, "not available in this version");
 }
 
@@ -386,7 +386,8 @@ TEST(WorkerServiceTest, CheckTraining_WrongNumbers_NameTheFlag) {
   EXPECT_THAT(refused(0, 4, 0, data), HasSubstr("--steps=0"));
   EXPECT_THAT(refused(1, -4, 0, data), HasSubstr("--batch=-4"));
   EXPECT_THAT(refused(1, int64_t{1} << 50, 0, data), HasSubstr("--batch=1125899906842624"));
-  EXPECT_THAT(refused(1, 4, 2, data), HasSubstr("not available in this version: --accumulate=2"));
+  EXPECT_THAT(refused(1, 4, -1, data), HasSubstr("--accumulate=-1; allowed: 1 to 4"));
+  EXPECT_THAT(refused(1, 4, 5, data), HasSubstr("--accumulate=5; allowed: 1 to 4 (--batch)"));
   EXPECT_THAT(refused(1, 4, 0, data + ".missing"), HasSubstr(".missing"));
   EXPECT_EQ(cluster.Execute(0, 1, Step()).status().code(),
             absl::StatusCode::kFailedPrecondition);  // nothing was checked

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/data/json_dataset.h"
+#include "engine/data/masked_dataset.h"
 #include "engine/data/token_dataset.h"
 #include "engine/group/comm_status.h"
 #include "engine/model/input_file.h"
@@ -33,6 +34,7 @@ absl::StatusOr<std::string> DigestOf(const InputFile& file) {
 // Opens the file by its kind, which its ending gives.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenRows(std::unique_ptr<InputFile> file, int token_bytes,
                                                   int64_t seq, const ModelLimits& limits) {
+  if (token_bytes == 0 && limits.is_language_model) return OpenMaskedRows(*file, seq, limits);
   if (token_bytes == 0) return OpenJsonRows(*file, limits);
   return OpenTokens(std::move(file), token_bytes, seq, limits);
 }
@@ -47,14 +49,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, 
   const int token_bytes = absl::EndsWith(path, ".u16.bin")   ? 2
                           : absl::EndsWith(path, ".u32.bin") ? 4
                                                              : 0;
-  if (limits.is_language_model && token_bytes == 0) {
-    if (is_json) {
-      return absl::UnimplementedError(
-          absl::StrCat("not available in this version: --data=", path,
-                       " (.jsonl for a language model); allowed: *.u16.bin, *.u32.bin"));
-    }
+  if (limits.is_language_model && token_bytes == 0 && !is_json) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--data=", path, ": must be named *.u16.bin or *.u32.bin for a language model"));
+        "--data=", path, ": must be named *.u16.bin, *.u32.bin or *.jsonl for a language model"));
   }
   if (!limits.is_language_model && !is_json) {
     return absl::InvalidArgumentError(
@@ -82,6 +79,13 @@ std::vector<int64_t> BatchRows(int64_t position, int64_t batch, int64_t rows) {
   std::vector<int64_t> out(batch);
   for (int64_t i = 0; i < batch; ++i) out[i] = static_cast<int64_t>((first + i) % rows);
   return out;
+}
+
+absl::Span<const int64_t> SplitRows(absl::Span<const int64_t> rows, int64_t parts, int64_t index) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t size = count / parts;
+  const int64_t extra = count % parts;
+  return rows.subspan(index * size + std::min(index, extra), size + (index < extra ? 1 : 0));
 }
 
 absl::Span<const int64_t> DealRows(absl::Span<const int64_t> rows, int members, int index) {

@@ -215,15 +215,16 @@ TEST_F(InferenceEngineTest, Finish_AtTheEndOfTheContext_IsLength) {
 TEST_F(InferenceEngineTest, CheckPrompt_TooLongOrEmptyOrForeign_NamesWhatIsAllowed) {
   const ModelLimits& limits = model_->limits();
   for (const int64_t size : {64, 65, 1000}) {
-    const absl::Status status = CheckPrompt(Prompt(size), limits);
+    const absl::Status status = CheckPrompt(1, Prompt(size), limits);
     EXPECT_EQ(status.code(), kInvalid);
+    EXPECT_TRUE(absl::StrContains(status.message(), "--tokens-file, line 2")) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "context of 64")) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), std::to_string(size) + " tokens")) << status;
   }
-  EXPECT_TRUE(CheckPrompt(Prompt(63), limits).ok());
-  EXPECT_EQ(CheckPrompt({}, limits).code(), kInvalid);
+  EXPECT_TRUE(CheckPrompt(1, Prompt(63), limits).ok());
+  EXPECT_EQ(CheckPrompt(1, {}, limits).code(), kInvalid);
   for (const int64_t token : {int64_t{257}, int64_t{-1}, INT64_MAX}) {
-    const absl::Status status = CheckPrompt({1, 2, token}, limits);
+    const absl::Status status = CheckPrompt(1, {1, 2, token}, limits);
     EXPECT_EQ(status.code(), kInvalid);
     EXPECT_TRUE(
         absl::StrContains(status.message(), "token " + std::to_string(token) + " at position 2"))

@@ -14,21 +14,37 @@ namespace regroup {
 
 enum class Role { kTrain, kInfer };
 enum class CheckLevel { kOff, kBasic, kFull };
-enum class OptimizerKind { kSgd, kAdamW };
+enum class OptimizerKind { kSgd, kAdam, kAdamW };
+
+// "sgd", "adam", "adamw".
+inline const char* OptimizerName(OptimizerKind kind) {
+  return kind == OptimizerKind::kSgd ? "sgd" : kind == OptimizerKind::kAdam ? "adam" : "adamw";
+}
 
 // torch's formulas and defaults.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 0;
   double momentum = 0;  // sgd
-  double beta1 = 0.9;   // adamw
+  double beta1 = 0.9;   // adam, adamw
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;
+  double weight_decay = 0;  // sgd, adam: added to the gradient (L2); adamw: decoupled
 
-  // fp32 tensors of a shard's size that the optimizer keeps: 2 (adamw), 1 (sgd with momentum), 0.
-  int num_moments() const { return kind == OptimizerKind::kAdamW ? 2 : momentum != 0 ? 1 : 0; }
+  // fp32 tensors of a shard's size that the optimizer keeps: 2 (adam, adamw), 1 (sgd with
+  // momentum), 0.
+  int num_moments() const { return kind != OptimizerKind::kSgd ? 2 : momentum != 0 ? 1 : 0; }
 };
+
+// What may change while an engine lives.
+struct EngineSettings {
+  double learning_rate = 0;  // trainers
+  CheckLevel checks = CheckLevel::kBasic;
+  absl::Duration timeout = absl::Seconds(30);
+};
+
+// Whether a trainer keeps an fp32 master copy of weights of `dtype`: the weights are its rounding.
+inline bool NeedsMaster(DType dtype) { return dtype != DType::kFp32; }
 
 struct EngineSpec {
   std::string name;
@@ -38,7 +54,8 @@ struct EngineSpec {
   std::optional<DType> dtype;  // unset: the model files' own
   Layout layout;
   OptimizerSpec optimizer;
-  double clip_norm = 0;  // 0 = off
+  double clip_norm = 0;    // 0 = off
+  bool recompute = false;  // of activations, in the backward pass
   uint64_t seed = 0;
   CheckLevel checks = CheckLevel::kBasic;
   absl::Duration timeout = absl::Seconds(30);

@@ -26,7 +26,7 @@ constexpr char kConfigName[] = "config.json";
 constexpr char kWeightsName[] = "model.safetensors";
 
 absl::Status WriteError(int error, const std::string& path) {
-  const std::string message = absl::StrCat("export: ", path, ": ", std::strerror(error));
+  const std::string message = absl::StrCat("DIR=", path, ": ", std::strerror(error));
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -114,7 +114,8 @@ absl::Status CheckEmptyFolder(const std::string& path) {
   DIR* folder = opendir(path.c_str());
   if (folder == nullptr) {
     if (errno != ENOTDIR) return WriteError(errno, path);
-    return absl::AlreadyExistsError(absl::StrCat("export: ", path, " exists and is not a folder"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("DIR=", path, " exists and is not a folder; allowed: a new or empty folder"));
   }
   bool empty = true;
   while (const dirent* entry = readdir(folder)) {
@@ -124,7 +125,7 @@ absl::Status CheckEmptyFolder(const std::string& path) {
   closedir(folder);
   if (empty) return absl::OkStatus();
   return absl::AlreadyExistsError(
-      absl::StrCat("export: ", path, " is not empty; allowed: a new or empty folder"));
+      absl::StrCat("DIR=", path, " is not empty; allowed: a new or empty folder"));
 }
 
 std::string RealPath(const std::string& path) {
@@ -138,7 +139,7 @@ std::string RealPath(const std::string& path) {
 // Where the folder will stand, without symbolic links; parents must exist.
 absl::StatusOr<std::string> ResolveTarget(std::string directory) {
   const absl::Status usable = CheckPath(directory);
-  if (!usable.ok()) return absl::InvalidArgumentError(absl::StrCat("export: ", usable.message()));
+  if (!usable.ok()) return absl::InvalidArgumentError(absl::StrCat("DIR: ", usable.message()));
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
   struct stat info = {};
   if (stat(directory.c_str(), &info) == 0) {
@@ -149,14 +150,14 @@ absl::StatusOr<std::string> ResolveTarget(std::string directory) {
   if (errno != ENOENT) return WriteError(errno, directory);
   if (lstat(directory.c_str(), &info) == 0) {
     return absl::AlreadyExistsError(
-        absl::StrCat("export: ", directory, " is a link that leads nowhere"));
+        absl::StrCat("DIR=", directory, " is a link that leads nowhere"));
   }
   const size_t slash = directory.rfind('/');
   const std::string parent = slash == std::string::npos ? "." : directory.substr(0, slash + 1);
   const std::string name = directory.substr(slash == std::string::npos ? 0 : slash + 1);
   const std::string resolved = RealPath(parent);
   if (resolved.empty() || name.empty() || name == "." || name == "..") {
-    return absl::NotFoundError(absl::StrCat("export: ", directory, ": no folder ", parent));
+    return absl::NotFoundError(absl::StrCat("DIR=", directory, ": no folder ", parent));
   }
   return absl::StrCat(resolved == "/" ? "" : resolved, "/", name);
 }
@@ -290,8 +291,7 @@ absl::StatusOr<std::unique_ptr<ExportWriter>> ExportWriter::Start(const std::str
   absl::StatusOr<std::string> target = ResolveTarget(directory);
   if (!target.ok()) return target.status();
   if (target->empty() || *target == "/") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("export: \"", directory, "\" is no folder to make"));
+    return absl::InvalidArgumentError(absl::StrCat("DIR=\"", directory, "\" is no folder to make"));
   }
   auto writer = std::make_unique<FolderWriter>(*std::move(target), table);
   const absl::Status open = writer->Open(config_json);

@@ -98,20 +98,20 @@ bool SameContent(const FileTensor& a, const FileTensor& b) {
 class FileWeights : public WeightSource {
  public:
   FileWeights(const ParamTable& table, WeightFiles files, std::vector<std::string> terms)
-      : dtype_(ToScalarType(table.dtype())), files_(std::move(files)), terms_(std::move(terms)) {
+      : files_(std::move(files)), terms_(std::move(terms)) {
     for (const Parameter& parameter : table.parameters()) {
       tensors_.push_back(files_.tensors.at(parameter.name));
     }
   }
 
-  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
+  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) override {
     const FileTensor& source = tensors_[id];
     const absl::Status unchanged = source.file->CheckUnchanged();
     if (!unchanged.ok()) return WithReason(unchanged, "DATA");
     at::Tensor value;
-    const absl::Status done =
-        CatchStatus(absl::StrCat("read ", source.file->path()),
-                    [&]() -> absl::Status { return Convert(source, begin, end, &value); });
+    const absl::Status done = CatchStatus(absl::StrCat("read ", source.file->path()), [&] {
+      return Convert(source, begin, end, ToScalarType(dtype), &value);
+    });
     if (!done.ok()) return done;
     return value;
   }
@@ -119,12 +119,12 @@ class FileWeights : public WeightSource {
   std::vector<std::string> ContentTerms() const override { return terms_; }
 
  private:
-  absl::Status Convert(const FileTensor& source, int64_t begin, int64_t end,
-                       at::Tensor* out) const {
+  static absl::Status Convert(const FileTensor& source, int64_t begin, int64_t end,
+                              at::ScalarType dtype, at::Tensor* out) {
     const at::ScalarType stored = *FileScalarType(source.entry->dtype);
     const auto size = static_cast<int64_t>(c10::elementSize(stored));
-    const at::Tensor value = *out = at::empty({end - begin}, dtype_);
-    if (stored == dtype_) {
+    const at::Tensor value = *out = at::empty({end - begin}, dtype);
+    if (stored == dtype) {
       return source.file->Read(*source.entry, begin * size, (end - begin) * size,
                                static_cast<char*>(value.data_ptr()));
     }
@@ -139,7 +139,6 @@ class FileWeights : public WeightSource {
     return absl::OkStatus();
   }
 
-  at::ScalarType dtype_;
   WeightFiles files_;
   std::vector<FileTensor> tensors_;  // by parameter id
   std::vector<std::string> terms_;
@@ -204,9 +203,12 @@ absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& fi
   }
   if (requested.has_value()) return *requested;  // the caller refused what it can't be
   if (found == std::set<std::string>{"fp32"}) return DType::kFp32;
+  if (found == std::set<std::string>{"bf16"}) return DType::kBf16;
+  if (found == std::set<std::string>{"fp16"}) return DType::kFp16;
   return absl::UnimplementedError(absl::StrCat(
       "not available in this version: engines in the dtype of their files, where that is ",
-      absl::StrJoin(found, " and "), " (", folder, "); pass --dtype=fp32 to convert them"));
+      absl::StrJoin(found, " and "), " (", folder,
+      "); pass --dtype=fp32, bf16 or fp16 to convert them"));
 }
 
 std::unique_ptr<WeightSource> MakeFileWeights(const ParamTable& table, WeightFiles files,

@@ -20,13 +20,13 @@ namespace regroup {
 absl::Status CheckTensors(const ModelDefinition& definition, const WeightFiles& files,
                           const std::string& folder);
 
-// The dtype of the table for parameters with the dtypes of `files`. Errors: UNIMPLEMENTED for what
-// this version does not compute in, naming the dtypes.
+// What an engine computes in: `requested`, or what all parameters of `files` are stored in. Errors:
+// UNIMPLEMENTED for files in several dtypes, naming them.
 absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& files,
                                   std::optional<DType> requested, const std::string& folder);
 
-// After CheckTensors. `config_digest` becomes the first of the content terms. Reads convert to the
-// table's dtype.
+// After CheckTensors. `config_digest` becomes the first of the content terms. Reads convert to
+// the dtype asked for.
 std::unique_ptr<WeightSource> MakeFileWeights(const ParamTable& table, WeightFiles files,
                                               const std::string& config_digest);
 

@@ -27,16 +27,15 @@ class SeededWeights : public WeightSource {
         seed_(seed),
         config_digest_(std::move(config_digest)) {}
 
-  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
+  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) override {
     at::Tensor value;
     const absl::Status done =
         CatchStatus(absl::StrCat("draw ", table_.parameter(id).name), [&]() -> absl::Status {
           const at::Tensor whole =
               initial_(table_.parameter(id),
                        at::make_generator<at::CPUGeneratorImpl>(ParameterSeed(seed_, id)));
-          value = whole.reshape({whole.numel()})
-                      .narrow(0, begin, end - begin)
-                      .to(ToScalarType(table_.dtype()));
+          value =
+              whole.reshape({whole.numel()}).narrow(0, begin, end - begin).to(ToScalarType(dtype));
           return absl::OkStatus();
         });
     if (!done.ok()) return done;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -28,13 +29,6 @@ std::string ConfigDigest(const ConfigFile& config) {
   return absl::StrFormat("config %016x", XXH3_64bits(config.text.data(), config.text.size()));
 }
 
-absl::Status CheckRequested(std::optional<DType> dtype) {
-  if (!dtype.has_value() || *dtype == DType::kFp32) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("not available in this version: ", DTypeName(*dtype),
-                                               " engines (--dtype=", DTypeName(*dtype),
-                                               "); pass --dtype=fp32"));
-}
-
 absl::Status CheckFolder(const std::string& folder) {
   if (folder.empty()) {
     return absl::InvalidArgumentError(
@@ -51,8 +45,8 @@ absl::Status CheckFolder(const std::string& folder) {
                    "; allowed: a folder, random:FOLDER, mlp:in=I,hidden=H,layers=L,out=O"));
 }
 
-absl::StatusOr<LoadedModel> Seeded(const ConfigFile& config, uint64_t seed) {
-  absl::StatusOr<ModelDefinition> definition = DefineModel(config, DType::kFp32);
+absl::StatusOr<LoadedModel> Seeded(const ConfigFile& config, DType dtype, uint64_t seed) {
+  absl::StatusOr<ModelDefinition> definition = DefineModel(config, dtype);
   if (!definition.ok()) return definition.status();
   LoadedModel loaded;
   loaded.weights = MakeSeededWeights(*definition, seed, ConfigDigest(config));
@@ -71,13 +65,9 @@ absl::StatusOr<LoadedModel> LoadRandom(const std::string& folder, std::optional<
     // There are no weights to say otherwise.
     const absl::StatusOr<std::optional<DType>> configured = ConfiguredDType(*config);
     if (!configured.ok()) return configured.status();
-    if (configured->value_or(DType::kFp32) != DType::kFp32) {
-      return absl::UnimplementedError(
-          absl::StrCat("not available in this version: ", DTypeName(**configured),
-                       " engines (dtype of ", config->path, "); pass --dtype=fp32"));
-    }
+    dtype = *configured;
   }
-  return Seeded(*config, seed);
+  return Seeded(*config, dtype.value_or(DType::kFp32), seed);
 }
 
 absl::StatusOr<LoadedModel> LoadFolder(const std::string& folder, std::optional<DType> dtype) {
@@ -95,6 +85,10 @@ absl::StatusOr<LoadedModel> LoadFolder(const std::string& folder, std::optional<
   const absl::StatusOr<DType> decided =
       DecideDType(definition->model->table(), *files, dtype, folder);
   if (!decided.ok()) return decided.status();
+  if (*decided != definition->model->table().dtype()) {
+    definition = DefineModel(*config, *decided);
+    if (!definition.ok()) return definition.status();
+  }
   LoadedModel loaded;
   loaded.weights =
       MakeFileWeights(definition->model->table(), *std::move(files), ConfigDigest(*config));
@@ -103,12 +97,8 @@ absl::StatusOr<LoadedModel> LoadFolder(const std::string& folder, std::optional<
   return loaded;
 }
 
-}  // namespace
-
-absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
-                                      uint64_t seed) {
-  const absl::Status available = CheckRequested(dtype);
-  if (!available.ok()) return available;
+absl::StatusOr<LoadedModel> LoadSpec(absl::string_view spec, std::optional<DType> dtype,
+                                     uint64_t seed) {
   const std::string whole(spec);
   if (absl::ConsumePrefix(&spec, "mlp:")) {
     absl::StatusOr<std::string> text = MlpConfigFromSpec(spec);
@@ -116,10 +106,24 @@ absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DTyp
     absl::StatusOr<ConfigFile> config =
         ParseConfigFile(absl::StrCat("--model=", whole), *std::move(text));
     if (!config.ok()) return config.status();
-    return Seeded(*config, seed);
+    return Seeded(*config, dtype.value_or(DType::kFp32), seed);
   }
   if (absl::ConsumePrefix(&spec, "random:")) return LoadRandom(std::string(spec), dtype, seed);
   return LoadFolder(whole, dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
+                                      uint64_t seed) {
+  absl::StatusOr<LoadedModel> loaded = LoadSpec(spec, dtype, seed);
+  if (loaded.ok() || absl::StrContains(loaded.status().message(), "--model")) return loaded;
+  // What is wrong stands in some file: which flag led there?
+  const std::string flag = absl::StrCat("--model=", absl::CHexEscape(spec));
+  const absl::string_view what = loaded.status().message();
+  return absl::Status(loaded.status().code(), absl::IsUnimplemented(loaded.status())
+                                                  ? absl::StrCat(what, " (", flag, ")")
+                                                  : absl::StrCat(flag, ": ", what));
 }
 
 }  // namespace regroup

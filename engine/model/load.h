@@ -23,9 +23,9 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // Elements [begin, end) of parameter `id` in row-major order, 1-D, of the table's dtype. A file
+  // Elements [begin, end) of parameter `id` in row-major order, 1-D, converted to `dtype`. A file
   // is read only where asked. Errors: DATA_LOSS if the file changed under us.
-  virtual absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) = 0;
+  virtual absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) = 0;
 
   // Describes the content for the ranks' agreement, a value a line: the config's digest, then a
   // line for each file (name, size and header digest), or the seed.
@@ -43,7 +43,7 @@ struct LoadedModel {
 // files' own. Everything is checked before anything is allocated: all missing, unexpected and
 // mis-shaped tensors are listed in one error. Errors: INVALID_ARGUMENT (spec, config or header,
 // naming file, field and value), NOT_FOUND (folder or file), UNIMPLEMENTED (model type, rope type,
-// activation, dtype).
+// activation, files of several dtypes).
 absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
                                       uint64_t seed);
 

@@ -77,7 +77,7 @@ class LoadTest : public testing::Test {
       const at::Tensor flat = value.to(at::kFloat).reshape({-1});
       for (int64_t begin = 0; begin < parameter->numel; begin += 1000) {
         const int64_t end = std::min(begin + 1000, parameter->numel);
-        const auto piece = loaded.weights->Read(parameter->id, begin, end);
+        const auto piece = loaded.weights->Read(parameter->id, begin, end, DType::kFp32);
         ASSERT_TRUE(piece.ok()) << piece.status();
         EXPECT_EQ(piece->scalar_type(), at::kFloat);
         EXPECT_TRUE(piece->equal(flat.narrow(0, begin, end - begin))) << name << " at " << begin;
@@ -101,7 +101,7 @@ TEST_F(LoadTest, Load_SingleFile_ReadsTheBitsOfTheFile) {
   EXPECT_EQ(loaded->model->table().Describe(), model_->table().Describe());
   EXPECT_EQ(loaded->config_json, folder_.Read("config.json"));
   ExpectHolds(*loaded, weights_);
-  EXPECT_EQ(loaded->weights->Read(0, 7, 7)->numel(), 0);
+  EXPECT_EQ(loaded->weights->Read(0, 7, 7, DType::kFp32)->numel(), 0);
 }
 
 TEST_F(LoadTest, Load_OneFileOfAnotherName_IsTaken) {
@@ -181,16 +181,32 @@ TEST_F(LoadTest, Load_UntiedWithoutHead_IsRefused) {
   ExpectStatus(Load().status(), kInvalid, {"1 missing tensor: lm_head.weight"});
 }
 
-TEST_F(LoadTest, Load_HalfPrecisionFiles_NeedFp32AndAreConverted) {
-  for (const auto& [stored, name] : std::vector<std::pair<at::ScalarType, std::string>>{
-           {at::kBFloat16, "bf16"}, {at::kHalf, "fp16"}}) {
-    WriteConfig();  // says float32: the files decide
-    for (auto& entry : weights_) entry.second = entry.second.to(stored);
-    WriteWeights();
-    ExpectStatus(Load().status(), kUnimplemented,
-                 {"not available in this version", name, "--dtype=fp32"});
-    auto loaded = Load(DType::kFp32);
+TEST_F(LoadTest, Load_Bf16Files_MakeABf16EngineOrAreConverted) {
+  WriteConfig();  // says float32: the files decide
+  for (auto& entry : weights_) entry.second = entry.second.to(at::kBFloat16);
+  WriteWeights();
+  auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->model->table().dtype(), DType::kBf16);
+  ExpectHolds(*loaded, weights_);
+  const at::Tensor kept = loaded->weights->Read(0, 0, 100, DType::kBf16).value();
+  EXPECT_EQ(kept.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(kept.equal(weights_[0].second.reshape({-1}).slice(0, 0, 100)));
+  loaded = Load(DType::kFp32);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->model->table().dtype(), DType::kFp32);
+  ExpectHolds(*loaded, weights_);
+}
+
+TEST_F(LoadTest, Load_Fp16Files_MakeAnFp16EngineOrAreConverted) {
+  WriteConfig();
+  for (auto& entry : weights_) entry.second = entry.second.to(at::kHalf);
+  WriteWeights();
+  EXPECT_EQ(Load()->model->table().dtype(), DType::kFp16);
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    auto loaded = Load(dtype);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ(loaded->model->table().dtype(), dtype);
     ExpectHolds(*loaded, weights_);
   }
 }
@@ -204,10 +220,10 @@ TEST_F(LoadTest, Load_LargeHalfPrecisionTensor_IsConvertedWhole) {
   folder_.Write("model.safetensors", SafetensorsBytes(weights));
   auto loaded = Load(DType::kFp32);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_TRUE(loaded->weights->Read(0, 0, 1500000, DType::kFp32)
+                  ->equal(weights[0].second.to(at::kFloat).reshape({-1})));
   EXPECT_TRUE(
-      loaded->weights->Read(0, 0, 1500000)->equal(weights[0].second.to(at::kFloat).reshape({-1})));
-  EXPECT_TRUE(
-      loaded->weights->Read(0, 100001, 1499999)
+      loaded->weights->Read(0, 100001, 1499999, DType::kFp32)
           ->equal(weights[0].second.to(at::kFloat).reshape({-1}).slice(0, 100001, 1499999)));
 }
 
@@ -232,12 +248,18 @@ TEST_F(LoadTest, Load_MixedDTypes_AreRefusedByNameOrConverted) {
   ExpectHolds(*loaded, weights_);
 }
 
-TEST_F(LoadTest, Load_HalfPrecisionEngine_IsNotAvailable) {
+// The source has every bit for the master copy; the weights are its rounding.
+TEST_F(LoadTest, Load_Fp32FilesAsBf16_ReadsInFullAndRounded) {
   WriteConfig();
   WriteWeights();
-  ExpectStatus(Load(DType::kBf16).status(), kUnimplemented, {"--dtype=bf16", "--dtype=fp32"});
-  ExpectStatus(LoadModel("mlp:in=8,hidden=16,layers=2,out=4", DType::kFp16, 0).status(),
-               kUnimplemented, {"--dtype=fp16"});
+  auto loaded = Load(DType::kBf16);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->model->table().dtype(), DType::kBf16);
+  ExpectHolds(*loaded, weights_);
+  const at::Tensor flat = weights_[0].second.reshape({-1}).slice(0, 3, 1003);
+  EXPECT_FALSE(flat.equal(flat.to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_TRUE(
+      loaded->weights->Read(0, 3, 1003, DType::kBf16).value().equal(flat.to(at::kBFloat16)));
 }
 
 TEST_F(LoadTest, Load_NameInTwoShards_IsRefusedAsDuplicate) {
@@ -324,7 +346,7 @@ TEST_F(LoadTest, Read_AfterTheFileChanged_ReturnsDataLoss) {
   auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   folder_.Write("model.safetensors", "short");
-  ExpectStatus(loaded->weights->Read(0, 0, 10).status(), absl::StatusCode::kDataLoss,
+  ExpectStatus(loaded->weights->Read(0, 0, 10, DType::kFp32).status(), absl::StatusCode::kDataLoss,
                {"model.safetensors"});
 }
 
@@ -354,7 +376,8 @@ TEST_F(LoadTest, Load_TensorsOfOneRow_AreReadWhole) {
   auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   ExpectHolds(*loaded, weights);
-  EXPECT_TRUE(loaded->weights->Read(0, 16, 17)->equal(weights[0].second[0].slice(0, 16)));
+  EXPECT_TRUE(
+      loaded->weights->Read(0, 16, 17, DType::kFp32)->equal(weights[0].second[0].slice(0, 16)));
 }
 
 TEST_F(LoadTest, Random_Llama_DrawsTheFamilysDistribution) {
@@ -363,7 +386,8 @@ TEST_F(LoadTest, Random_Llama_DrawsTheFamilysDistribution) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ParamTable& table = loaded->model->table();
   for (const Parameter& parameter : table.parameters()) {
-    const at::Tensor value = loaded->weights->Read(parameter.id, 0, parameter.numel).value();
+    const at::Tensor value =
+        loaded->weights->Read(parameter.id, 0, parameter.numel, DType::kFp32).value();
     if (parameter.shape.size() == 1) {
       EXPECT_TRUE((value == 1).all().item<bool>()) << parameter.name;
       continue;
@@ -377,15 +401,15 @@ TEST_F(LoadTest, Random_Llama_DrawsTheFamilysDistribution) {
 TEST_F(LoadTest, Random_SameSeed_GivesTheSameWeightsWhateverIsReadInWhichOrder) {
   const std::string spec = "mlp:in=8,hidden=16,layers=3,out=4";
   auto a = LoadModel(spec, {}, 3), b = LoadModel(spec, {}, 3);
-  const at::Tensor whole = a->weights->Read(2, 0, 256).value();
-  b->weights->Read(4, 0, 64).IgnoreError();
-  EXPECT_TRUE(b->weights->Read(2, 100, 200)->equal(whole.slice(0, 100, 200)));
-  EXPECT_TRUE(b->weights->Read(2, 0, 256)->equal(whole));
+  const at::Tensor whole = a->weights->Read(2, 0, 256, DType::kFp32).value();
+  b->weights->Read(4, 0, 64, DType::kFp32).IgnoreError();
+  EXPECT_TRUE(b->weights->Read(2, 100, 200, DType::kFp32)->equal(whole.slice(0, 100, 200)));
+  EXPECT_TRUE(b->weights->Read(2, 0, 256, DType::kFp32)->equal(whole));
   EXPECT_EQ(a->weights->ContentTerms(), b->weights->ContentTerms());
 
   for (const uint64_t seed : {uint64_t{4}, uint64_t{3} + (uint64_t{1} << 32)}) {
     auto other = LoadModel(spec, {}, seed);
-    EXPECT_FALSE(other->weights->Read(2, 0, 256)->equal(whole)) << seed;
+    EXPECT_FALSE(other->weights->Read(2, 0, 256, DType::kFp32)->equal(whole)) << seed;
     EXPECT_NE(a->weights->ContentTerms(), other->weights->ContentTerms());
   }
 }
@@ -403,7 +427,8 @@ TEST_F(LoadTest, Mlp_Spec_DrawsLinearsDefaultRanges) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::vector<double> bounds = {0.5, 0.5, 0.05, 0.05};
   for (const Parameter& parameter : loaded->model->table().parameters()) {
-    const at::Tensor value = loaded->weights->Read(parameter.id, 0, parameter.numel).value();
+    const at::Tensor value =
+        loaded->weights->Read(parameter.id, 0, parameter.numel, DType::kFp32).value();
     const double bound = bounds[parameter.id];
     EXPECT_LE(value.abs().max().item<double>(), bound) << parameter.name;
     EXPECT_GT(value.max().item<double>(), bound * 0.9) << parameter.name;
@@ -420,11 +445,19 @@ TEST_F(LoadTest, Mlp_SpecOutOfRange_NamesKeyAndBounds) {
                {"out is missing"});
 }
 
-TEST_F(LoadTest, Random_HalfPrecisionConfig_NeedsFp32) {
+TEST_F(LoadTest, Random_DTypeOfTheConfig_IsTheEngines) {
   folder_.Write("config.json", SmallLlamaConfig({{"torch_dtype", "\"bfloat16\""}}));
-  ExpectStatus(LoadModel("random:" + folder_.path(), {}, 0).status(), kUnimplemented,
-               {"bf16", "--dtype=fp32"});
-  EXPECT_TRUE(LoadModel("random:" + folder_.path(), DType::kFp32, 0).ok());
+  auto half = LoadModel("random:" + folder_.path(), {}, 0);
+  auto full = LoadModel("random:" + folder_.path(), DType::kFp32, 0);
+  ASSERT_TRUE(half.ok() && full.ok());
+  EXPECT_EQ(half->model->table().dtype(), DType::kBf16);
+  EXPECT_EQ(full->model->table().dtype(), DType::kFp32);
+  const at::Tensor drawn = full->weights->Read(1, 0, 64, DType::kFp32).value();
+  EXPECT_TRUE(half->weights->Read(1, 0, 64, DType::kFp32).value().equal(drawn));
+  EXPECT_TRUE(half->weights->Read(1, 0, 64, DType::kBf16).value().equal(drawn.to(at::kBFloat16)));
+
+  folder_.Write("config.json", SmallLlamaConfig({{"torch_dtype", "\"float16\""}}));
+  EXPECT_EQ(LoadModel("random:" + folder_.path(), {}, 0)->model->table().dtype(), DType::kFp16);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
 #include "engine/model/strict_json.h"
+#include "engine/zero/dtype.h"
 
 namespace regroup {
 namespace {
@@ -45,7 +46,7 @@ Mlp::Mlp(const MlpConfig& config, DType dtype) : config_(config), table_(dtype) 
 }
 
 at::Tensor Mlp::LossSum(UnitRunner& runner, const Batch& batch) const {
-  at::Tensor x = batch.inputs;
+  at::Tensor x = batch.inputs.to(ToScalarType(table_.dtype()));
   for (int64_t i = 0; i < config_.layers; ++i) {
     const bool last = i + 1 == config_.layers;
     x = runner.Run(static_cast<int>(i), x,
@@ -54,10 +55,11 @@ at::Tensor Mlp::LossSum(UnitRunner& runner, const Batch& batch) const {
                      return last ? y : at::relu(y);
                    });
   }
-  return at::mse_loss(x, batch.targets, at::Reduction::Sum);
+  return at::mse_loss(x.to(at::kFloat), batch.targets, at::Reduction::Sum);
 }
 
-at::Tensor Mlp::NextLogits(UnitRunner& runner, const at::Tensor& tokens, KvCache* cache) const {
+void Mlp::Decode(UnitRunner& runner, absl::Span<const DecodeRow> rows,
+                 const LogitsSink& sink) const {
   throw StatusException(NotALanguageModel());
 }
 
@@ -73,9 +75,14 @@ int64_t Mlp::ActivationBytes(int64_t rows, int64_t seq) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
+// A layer's input is all that its backward reads.
+int64_t Mlp::RecomputedActivationBytes(int64_t rows, int64_t seq) const {
+  return ActivationBytes(rows, seq);
+}
+
 std::string Mlp::Signature() const { return "mlp relu, squared error"; }
 
-absl::StatusOr<ModelDefinition> DefineMlp(const ConfigFile& config, DType dtype) {
+absl::StatusOr<ModelDefinition> Mlp::Define(const ConfigFile& config, DType dtype) {
   ConfigReader reader(config);
   MlpConfig mlp;
   mlp.in = reader.Integer("in", 1, kMaxFeatures, std::nullopt);

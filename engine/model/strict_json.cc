@@ -48,8 +48,10 @@ absl::StatusOr<json> ParseStrictJson(absl::string_view text, absl::string_view w
     why = refused.why;
   } catch (const json::parse_error& error) {
     why = absl::StrCat("not valid JSON at byte ", error.byte);
-  } catch (const json::exception& error) {
-    why = absl::StrCat("not valid JSON: ", absl::Utf8SafeCEscape(Cut(error.what())));
+  } catch (const json::out_of_range&) {
+    why = "not valid JSON: a number is too large; allowed: up to 1.8e308";
+  } catch (const json::exception&) {
+    why = "not valid JSON";
   }
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", why));
 }

@@ -71,7 +71,9 @@ absl::StatusOr<std::string> FindSingle(const std::string& folder,
     return absl::InvalidArgumentError(absl::StrCat(
         folder, "/", pytorch, ": pytorch files are not read; allowed: .safetensors files"));
   }
-  return absl::NotFoundError(absl::StrCat(folder, ": holds no .safetensors file"));
+  return absl::NotFoundError(absl::StrCat(
+      folder, ": holds no .safetensors file; allowed: a folder with weights, or random:", folder,
+      " for seeded ones"));
 }
 
 absl::StatusOr<std::set<std::string>> ListFolder(const std::string& folder) {

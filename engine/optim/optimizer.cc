@@ -1,5 +1,6 @@
 #include "engine/optim/optimizer.h"
 
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -9,11 +10,19 @@
 
 namespace regroup {
 
-void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, UnitState* unit) {
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> weights{unit->weights};
+namespace {
+
+void Update(const OptimizerSpec& spec, int64_t step, const at::Tensor& weight, at::Tensor& gradient,
+            UnitState* unit) {
+  const std::vector<at::Tensor> weights{weight};
   const std::vector<at::Tensor> gradients{gradient};
   switch (spec.kind) {
+    case OptimizerKind::kAdam:
+      at::_fused_adam_(weights, gradients, {unit->moments[0]}, {unit->moments[1]}, {},
+                       {at::scalar_tensor(static_cast<double>(step), at::kFloat)},
+                       spec.learning_rate, spec.beta1, spec.beta2, spec.weight_decay, spec.eps,
+                       /*amsgrad=*/false, /*maximize=*/false);
+      return;
     case OptimizerKind::kAdamW:
       at::_fused_adamw_(weights, gradients, {unit->moments[0]}, {unit->moments[1]}, {},
                         {at::scalar_tensor(static_cast<double>(step), at::kFloat)},
@@ -27,6 +36,18 @@ void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, 
                       /*is_first_step=*/false);
       return;
   }
+}
+
+}  // namespace
+
+void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, UnitState* unit) {
+  const at::NoGradGuard no_grad;
+  if (!unit->master.defined()) {
+    Update(spec, step, unit->weights, gradient, unit);
+    return;
+  }
+  Update(spec, step, unit->master, gradient, unit);
+  unit->weights.copy_(unit->master);
 }
 
 double SumOfSquares(const at::Tensor& tensor) {

@@ -12,9 +12,11 @@
 namespace regroup {
 
 // Updates `unit`'s weights and moments in place from `gradient` (fp32, the size of the weights;
-// overwritten). `step` is the number of the update, from 1: AdamW's bias correction. SGD and AdamW
-// as torch.optim computes them (Loshchilov & Hutter, arXiv:1711.05101 for the decoupled decay).
-// Padding stays 0. Local; throws what torch throws.
+// overwritten). Where there is a master copy it is what is updated, and the weights become its
+// rounding (to nearest even). `step` is the number of the update, from 1: the bias correction of
+// Adam and AdamW. SGD, Adam (Kingma & Ba, arXiv:1412.6980; decay as L2 in the gradient) and AdamW
+// (Loshchilov & Hutter, arXiv:1711.05101; decoupled decay) as torch.optim computes them. Padding
+// stays 0. Local; throws what torch throws.
 void ApplyUpdate(const OptimizerSpec& spec, int64_t step, at::Tensor& gradient, UnitState* unit);
 
 // The sum of squares of an fp32 tensor, accumulated in double: non-finite if any element is.

@@ -48,6 +48,36 @@ TEST(Optimizer, AdamW_EqualsTheFormulaInDouble) {
   }
 }
 
+TEST(Optimizer, Adam_WithDecayInTheGradient_EqualsTheFormulaInDouble) {
+  OptimizerSpec spec;
+  spec.kind = OptimizerKind::kAdam;
+  spec.learning_rate = 1e-2;
+  spec.weight_decay = 0.1;
+  ASSERT_EQ(spec.num_moments(), 2);
+  UnitState unit;
+  unit.weights = at::arange(kElements, at::kFloat) * 0.1;
+  unit.moments = {at::zeros({kElements}), at::zeros({kElements})};
+  std::vector<double> w(kElements), m(kElements), v(kElements);
+  for (int i = 0; i < kElements; ++i) w[i] = unit.weights[i].item<float>();
+  for (int step = 1; step <= 5; ++step) {
+    at::Tensor gradient = Gradient(step);
+    for (int i = 0; i < kElements; ++i) {
+      const double g = gradient[i].item<float>() + spec.weight_decay * w[i];
+      m[i] = spec.beta1 * m[i] + (1 - spec.beta1) * g;
+      v[i] = spec.beta2 * v[i] + (1 - spec.beta2) * g * g;
+      const double m_hat = m[i] / (1 - std::pow(spec.beta1, step));
+      const double v_hat = v[i] / (1 - std::pow(spec.beta2, step));
+      w[i] -= spec.learning_rate * m_hat / (std::sqrt(v_hat) + spec.eps);
+    }
+    ApplyUpdate(spec, step, gradient, &unit);
+  }
+  for (int i = 0; i < kElements; ++i) {
+    EXPECT_NEAR(unit.weights[i].item<float>(), w[i], 2e-6) << i;
+    EXPECT_NEAR(unit.moments[0][i].item<float>(), m[i], 1e-6) << i;
+    EXPECT_NEAR(unit.moments[1][i].item<float>(), v[i], 1e-6) << i;
+  }
+}
+
 TEST(Optimizer, Sgd_WithMomentumAndDecay_EqualsTheFormula) {
   for (const double momentum : {0.0, 0.9}) {
     OptimizerSpec spec;
@@ -73,6 +103,37 @@ TEST(Optimizer, Sgd_WithMomentumAndDecay_EqualsTheFormula) {
     for (int i = 0; i < kElements; ++i) {
       EXPECT_NEAR(unit.weights[i].item<float>(), w[i], 2e-6) << i << ", momentum " << momentum;
     }
+  }
+}
+
+// The update is that of the fp32 copy to the last bit; many updates smaller than the weights'
+// spacing add up there.
+TEST(Optimizer, MasterCopy_IsUpdatedAndTheWeightsAreItsRounding) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    OptimizerSpec spec;
+    spec.kind = kind;
+    spec.learning_rate = 1e-4;
+    spec.weight_decay = 0.01;
+    UnitState plain;
+    plain.weights = at::arange(kElements, at::kFloat) * 0.1 + 1.003;
+    UnitState mixed;
+    mixed.master = plain.weights.clone();
+    mixed.weights = plain.weights.to(at::kBFloat16);
+    const at::Tensor before = mixed.weights.clone();
+    for (int i = 0; i < spec.num_moments(); ++i) {
+      plain.moments.push_back(at::zeros({kElements}));
+      mixed.moments.push_back(at::zeros({kElements}));
+    }
+    for (int step = 1; step <= 100; ++step) {
+      at::Tensor gradient = at::full({kElements}, 1.0F);
+      at::Tensor same = gradient.clone();
+      ApplyUpdate(spec, step, gradient, &plain);
+      ApplyUpdate(spec, step, same, &mixed);
+      ASSERT_TRUE(mixed.master.equal(plain.weights)) << step;
+      ASSERT_TRUE(mixed.weights.equal(plain.weights.to(at::kBFloat16))) << step;
+    }
+    EXPECT_FALSE(mixed.weights.equal(before));
   }
 }
 

@@ -31,17 +31,15 @@ constexpr int64_t kStagingsInSegment = 16;
 // in.
 constexpr int64_t kCopiesInStaging = 4;
 
-std::string SlotName(size_t slot) {
-  return slot == 0 ? "weights" : absl::StrCat("optimizer moment ", slot);
+// Slots are what a unit's state consists of: weights, then moments, last the master copy.
+std::string SlotName(const MoveOptions& options, size_t slot) {
+  if (slot == 0) return "weights";
+  if (slot > static_cast<size_t>(options.num_moments)) return "master weights";
+  return absl::StrCat("optimizer moment ", slot);
 }
 
-at::Tensor SlotOf(const UnitState& unit, size_t slot) {
-  return slot == 0 ? unit.weights : unit.moments[slot - 1];
-}
-
-// The elements of a unit's flat buffer as they lie in this rank's tensor.
-at::Tensor Part(const UnitState& unit, size_t slot, const Interval& interval) {
-  return SlotOf(unit, slot).narrow(0, interval.begin - unit.interval.begin, interval.size());
+int FloatSlots(const MoveOptions& options) {
+  return options.num_moments + (options.has_master ? 1 : 0);
 }
 
 int64_t DigestOf(const at::Tensor& part) {
@@ -56,13 +54,14 @@ class PlannedMove : public Move {
         options_(options),
         rank_(rank),
         source_(source),
-        slots_(1 + static_cast<size_t>(options.num_moments)),
-        bytes_per_element_(DTypeBytes(table.dtype()) + int64_t{4} * options.num_moments) {
+        slots_(1 + static_cast<size_t>(FloatSlots(options))),
+        bytes_per_element_(DTypeBytes(table.dtype()) + int64_t{4} * FloatSlots(options)) {
     const int64_t elements = options.staging_bytes / kCopiesInStaging / bytes_per_element_;
     plan_ = PlanMove(table, options.source, options.destination,
                      std::max(elements / kShardAlignment * kShardAlignment, kShardAlignment));
     if (options.destination.Contains(rank)) {
-      destination_ = MakeState(table, options.destination, rank, options.num_moments);
+      destination_ =
+          MakeState(table, options.destination, rank, options.num_moments, options.has_master);
       destination_->step = options.step;
       destination_->data_position = options.data_position;
       destination_->weights_version = options.weights_version;
@@ -84,7 +83,8 @@ class PlannedMove : public Move {
         absl::StrCat("data position ", sends ? source_->data_position : options_.data_position));
     values.push_back(absl::StrCat("weights version ",
                                   sends ? source_->weights_version : options_.weights_version));
-    values.push_back(absl::StrCat("moments ", options_.num_moments));
+    values.push_back(absl::StrCat("moments ", options_.num_moments, ", master ",
+                                  static_cast<int>(options_.has_master)));
     Group* used = group.get();
     {
       absl::MutexLock lock(&mutex_);
@@ -94,7 +94,9 @@ class PlannedMove : public Move {
     for (int index = 0; index < used->size(); ++index) {
       index_of_[used->options().ranks[index]] = index;
     }
-    return ::regroup::Agree(*used, "agree", values);
+    absl::Status status = ::regroup::Agree(*used, "agree", values);
+    if (!status.ok() || !options_.has_master || table_.dtype() != DType::kFp16) return status;
+    return TakeLossScale(used);
   }
 
   absl::StatusOr<MoveResult> Run(const std::function<void(int64_t, int64_t)>& progress) override {
@@ -128,6 +130,43 @@ class PlannedMove : public Move {
   }
 
  private:
+  // Collective. All source ranks hold the same; the others take it from them.
+  absl::Status TakeLossScale(Group* group) {
+    struct Report {
+      int64_t holds = 0;
+      double value = 0;
+      int64_t good_steps = 0;
+    };
+    Report mine;
+    if (source_ != nullptr && source_->loss_scale.has_value()) {
+      mine = {1, source_->loss_scale->value, source_->loss_scale->good_steps};
+    }
+    const absl::StatusOr<std::vector<std::string>> reports = group->Exchange(
+        absl::string_view(reinterpret_cast<const char*>(&mine), sizeof(mine)), "loss scale");
+    if (!reports.ok()) return reports.status();
+    std::optional<LossScale> found;
+    for (size_t i = 0; i < reports->size(); ++i) {
+      Report report;
+      if ((*reports)[i].size() != sizeof(report)) {
+        return absl::InternalError("a rank sent a loss scale of another size");
+      }
+      std::memcpy(&report, (*reports)[i].data(), sizeof(report));
+      if (report.holds == 0) continue;
+      const LossScale held{report.value, report.good_steps};
+      if (!found.has_value()) found = held;
+      if (!(*found == held)) {
+        return WithReason(
+            absl::AbortedError(absl::StrCat(
+                "ranks disagree on the loss scale: rank ", group->options().ranks[i], " has ",
+                held.value, " after ", held.good_steps, " good steps, a rank before it ",
+                found->value, " after ", found->good_steps)),
+            "RANKS_DISAGREE");
+      }
+    }
+    if (destination_.has_value() && found.has_value()) destination_->loss_scale = found;
+    return absl::OkStatus();
+  }
+
   // One copy on its way: the transfers of its slots, and of their digests.
   struct Flight {
     const Copy* copy = nullptr;
@@ -147,6 +186,15 @@ class PlannedMove : public Move {
   Group* group() {
     absl::MutexLock lock(&mutex_);
     return group_.get();
+  }
+
+  // The elements of a unit's flat buffer as they lie in this rank's tensor of the slot.
+  at::Tensor Part(const UnitState& unit, size_t slot, const Interval& interval) const {
+    const auto moments = static_cast<size_t>(options_.num_moments);
+    const at::Tensor& whole = slot == 0         ? unit.weights
+                              : slot <= moments ? unit.moments[slot - 1]
+                                                : unit.master;
+    return whole.narrow(0, interval.begin - unit.interval.begin, interval.size());
   }
 
   int64_t BytesOf(const Copy& copy) const { return copy.interval.size() * bytes_per_element_; }
@@ -280,7 +328,7 @@ class PlannedMove : public Move {
       damage_ =
           WithReason(absl::DataLossError(absl::StrFormat(
                          "%s: the %s that arrived are not what was sent (digest %016x, sent %016x)",
-                         Describe(copy), SlotName(slot), static_cast<uint64_t>(digest),
+                         Describe(copy), SlotName(options_, slot), static_cast<uint64_t>(digest),
                          static_cast<uint64_t>(digests[slot]))),
                      "DATA");
     }
@@ -300,7 +348,7 @@ class PlannedMove : public Move {
   const MoveOptions options_;
   const int rank_;
   const EngineState* const source_;  // null outside the source layout
-  const size_t slots_;               // weights and moments
+  const size_t slots_;               // weights, moments, master copy
   const int64_t bytes_per_element_;  // of all slots
   MovePlan plan_;
   std::optional<EngineState> destination_;
@@ -343,6 +391,10 @@ absl::Status CheckOptions(const ParamTable& table, const MoveOptions& options, i
       return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " holds ", unit.moments.size(),
                                                      " moments, the move is of ",
                                                      options.num_moments));
+    }
+    if (options.has_master && !unit.master.defined()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank, " holds no master weights, the move is of them too"));
     }
   }
   return absl::OkStatus();

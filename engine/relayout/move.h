@@ -18,7 +18,10 @@ namespace regroup {
 struct MoveOptions {
   Layout source;
   Layout destination;
-  int num_moments = 0;  // moved beside the weights: the optimizer's (relayout), 0 (sync)
+  // Moved beside the weights: the optimizer's moments and the fp32 master copy where there is one
+  // (relayout); neither (sync).
+  int num_moments = 0;
+  bool has_master = false;
   int64_t staging_bytes = 64 << 20;  // bound of the bytes in flight per rank
   int64_t step = 0;                  // of the source; ranks outside it learn them here
   int64_t data_position = 0;
@@ -43,7 +46,8 @@ class Move {
   virtual ~Move() = default;
 
   // Collective over `group`, which spans the union of source and destination ranks: agrees on
-  // table, plan digest, step, data position and weights version. The move keeps the group.
+  // table, plan digest, step, data position, weights version and the loss scale of fp16 trainers,
+  // which ranks outside the source learn here. The move keeps the group.
   virtual absl::Status Agree(std::unique_ptr<Group> group) = 0;
 
   // Collective over the group: issues the planned copies within the staging bound, compares an XXH3

@@ -60,14 +60,16 @@ void Fill(int unit, int slot, const Interval& interval, const at::Tensor& tensor
   }
 }
 
-EngineState FilledState(const ParamTable& table, const Layout& layout, int rank, int num_moments) {
-  EngineState state = MakeState(table, layout, rank, num_moments);
+EngineState FilledState(const ParamTable& table, const Layout& layout, int rank, int num_moments,
+                        bool has_master = false) {
+  EngineState state = MakeState(table, layout, rank, num_moments, has_master);
   for (size_t unit = 0; unit < state.units.size(); ++unit) {
     UnitState& part = state.units[unit];
     Fill(static_cast<int>(unit), 0, part.interval, part.weights);
     for (int k = 0; k < num_moments; ++k) {
       Fill(static_cast<int>(unit), k + 1, part.interval, part.moments[k]);
     }
+    if (has_master) Fill(static_cast<int>(unit), 9, part.interval, part.master);
   }
   return state;
 }
@@ -84,6 +86,11 @@ void ExpectSameState(const EngineState& actual, const EngineState& expected) {
   for (size_t unit = 0; unit < expected.units.size(); ++unit) {
     EXPECT_EQ(actual.units[unit].interval, expected.units[unit].interval);
     EXPECT_TRUE(SameBytes(actual.units[unit].weights, expected.units[unit].weights)) << unit;
+    const at::Tensor& master = expected.units[unit].master;
+    ASSERT_EQ(actual.units[unit].master.defined(), master.defined());
+    if (master.defined()) {
+      EXPECT_TRUE(SameBytes(actual.units[unit].master, master)) << unit;
+    }
     ASSERT_EQ(actual.units[unit].moments.size(), expected.units[unit].moments.size());
     for (size_t k = 0; k < expected.units[unit].moments.size(); ++k) {
       EXPECT_TRUE(SameBytes(actual.units[unit].moments[k], expected.units[unit].moments[k]))
@@ -140,9 +147,11 @@ Outcome MoveAll(const ParamTable& table, const MoveOptions& options,
 }
 
 std::map<int, EngineState> FilledStates(const ParamTable& table, const Layout& layout,
-                                        int num_moments) {
+                                        int num_moments, bool has_master = false) {
   std::map<int, EngineState> states;
-  for (int rank : layout.ranks) states[rank] = FilledState(table, layout, rank, num_moments);
+  for (int rank : layout.ranks) {
+    states[rank] = FilledState(table, layout, rank, num_moments, has_master);
+  }
   return states;
 }
 
@@ -167,11 +176,14 @@ TEST_P(RandomMoveTest, Move_ThereAndBack_IsBitwiseRight) {
   MoveOptions options;
   options.source = MakeLayout(RandomRanks(&random));
   options.destination = MakeLayout(RandomRanks(&random));
+  const bool has_master = table.dtype() == DType::kBf16;
   options.num_moments = num_moments;
+  options.has_master = has_master;
   options.staging_bytes = GetParam() % 4 == 0 ? 64 << 20 : 2000;  // many small copies and meetings
   SCOPED_TRACE(absl::StrCat(options.source.ToString(), " -> ", options.destination.ToString()));
 
-  std::map<int, EngineState> old_states = FilledStates(table, options.source, num_moments);
+  std::map<int, EngineState> old_states =
+      FilledStates(table, options.source, num_moments, has_master);
   for (auto& [rank, state] : old_states) {
     state.step = options.step = 7;
     state.data_position = options.data_position = 9;
@@ -180,13 +192,13 @@ TEST_P(RandomMoveTest, Move_ThereAndBack_IsBitwiseRight) {
   Outcome there = MoveAll(table, options, old_states);
   ASSERT_EQ(there.states.size(), options.destination.ranks.size());
   for (const auto& [rank, state] : there.states) {
-    ExpectSameState(state, FilledState(table, options.destination, rank, num_moments));
+    ExpectSameState(state, FilledState(table, options.destination, rank, num_moments, has_master));
     EXPECT_EQ(state.step, 7);
     EXPECT_EQ(state.data_position, 9);
     EXPECT_EQ(state.weights_version, 8);
   }
   const MovePlan plan = PlanMove(table, options.source, options.destination, 1 << 20);
-  const int64_t width = DTypeBytes(table.dtype()) + 4 * num_moments;
+  const int64_t width = DTypeBytes(table.dtype()) + 4 * (num_moments + (has_master ? 1 : 0));
   EXPECT_EQ(there.sum.bytes_sent, plan.elements_moved * width);
   EXPECT_EQ(there.sum.bytes_received, plan.elements_moved * width);
   EXPECT_EQ(there.sum.bytes_kept, plan.elements_kept * width);
@@ -207,13 +219,55 @@ TEST_P(RandomMoveTest, Move_ThereAndBack_IsBitwiseRight) {
   }
 }
 
-TEST(MoveTest, Move_ToReplicas_GivesEachRankAllWeightsAndNoMoments) {
+TEST(MoveTest, Move_OfAnFp16Trainer_TakesTheLossScaleWhereverItGoes) {
+  const ParamTable table = MakeTable({1000, 77}, DType::kFp16);
+  MoveOptions options;
+  options.source = MakeLayout({1, 2});
+  options.destination = MakeLayout({2, 3, 0});
+  options.num_moments = 2;
+  options.has_master = true;
+  options.weights_version = 1;
+  std::map<int, EngineState> sources = FilledStates(table, options.source, 2, true);
+  EXPECT_EQ(sources[1].loss_scale, LossScale());
+  for (auto& [rank, state] : sources) state.loss_scale = LossScale{512, 77};
+  const Outcome outcome = MoveAll(table, options, sources);
+  ASSERT_EQ(outcome.states.size(), 3u);
+  for (const auto& [rank, state] : outcome.states) {
+    ExpectSameState(state, FilledState(table, options.destination, rank, 2, true));
+    EXPECT_EQ(state.loss_scale, (LossScale{512, 77})) << rank;
+  }
+}
+
+TEST(MoveTest, Agree_OtherLossScale_IsAbortedOnEveryMember) {
+  const ParamTable table = MakeTable({64}, DType::kFp16);
+  MoveOptions options;
+  options.source = MakeLayout({0, 1});
+  options.destination = MakeLayout({0, 1, 2});
+  options.has_master = true;
+  options.weights_version = 1;
+  std::map<int, EngineState> sources = FilledStates(table, options.source, 0, true);
+  sources[1].loss_scale->Overflowed();
+  std::atomic<int> refused{0};
+  RunInGroup({0, 1, 2}, kTimeout, [&](int rank, std::unique_ptr<Group> group) {
+    auto move =
+        Move::Prepare(table, options, rank, sources.count(rank) > 0 ? &sources[rank] : nullptr);
+    ASSERT_TRUE(move.ok()) << move.status();
+    const absl::Status status = (*move)->Agree(std::move(group));
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_EQ(ReasonOf(status), "RANKS_DISAGREE");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has 32768"));
+    ++refused;
+  });
+  EXPECT_EQ(refused, 3);
+}
+
+TEST(MoveTest, Move_ToReplicas_GivesEachRankAllWeightsNoMomentsAndNoMaster) {
   const ParamTable table = MakeTable({1000, 77}, DType::kBf16);
   MoveOptions options;
   options.source = MakeLayout({1, 2});
   options.destination = MakeLayout({2, 3, 0}, Placement::kReplicate);
   options.weights_version = 1;
-  const Outcome outcome = MoveAll(table, options, FilledStates(table, options.source, 2));
+  const Outcome outcome = MoveAll(table, options, FilledStates(table, options.source, 2, true));
   ASSERT_EQ(outcome.states.size(), 3u);
   for (const auto& [rank, state] : outcome.states) {
     ExpectSameState(state, FilledState(table, options.destination, rank, 0));
@@ -397,11 +451,14 @@ TEST(MoveTest, Prepare_BadOptions_AreRefused) {
   no_staging.staging_bytes = 0;
   MoveOptions more_moments = good;
   more_moments.num_moments = 2;
+  MoveOptions with_master = good;
+  with_master.has_master = true;
   MoveOptions other_layout = good;
   other_layout.source = MakeLayout({0, 1});
   EXPECT_TRUE(Move::Prepare(table, good, 0, &state).ok());
   EXPECT_TRUE(refused(no_staging, 0, &state));
   EXPECT_TRUE(refused(more_moments, 0, &state));
+  EXPECT_TRUE(refused(with_master, 0, &state));
   EXPECT_TRUE(refused(other_layout, 0, &state));
   EXPECT_TRUE(refused(good, 0, nullptr));
   EXPECT_TRUE(refused(good, 1, &state));

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/group/comm_status.h"
 #include "engine/group/thread_ranks.h"
+#include "engine/zero/dtype.h"
 #include "gtest/gtest.h"
 
 namespace regroup {
@@ -41,7 +42,7 @@ at::Tensor SecondLayer(const at::Tensor& x, absl::Span<const at::Tensor> p) {
 // Two linear layers with ReLU between, squared error.
 class TwoLayers : public Model {
  public:
-  TwoLayers() {
+  explicit TwoLayers(DType dtype = DType::kFp32) : table_(dtype) {
     table_.AddUnit("first");
     table_.AddParameter("first.weight", {kHidden, kIn});
     table_.AddParameter("first.bias", {kHidden});
@@ -52,10 +53,11 @@ class TwoLayers : public Model {
   const ParamTable& table() const override { return table_; }
   const ModelLimits& limits() const override { return limits_; }
   at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const override {
-    const at::Tensor y = runner.Run(1, runner.Run(0, batch.inputs, FirstLayer), SecondLayer);
-    return (y - batch.targets).square().sum();
+    const at::Tensor x = batch.inputs.to(ToScalarType(table_.dtype()));
+    const at::Tensor y = runner.Run(1, runner.Run(0, x, FirstLayer), SecondLayer);
+    return (y.to(at::kFloat) - batch.targets).square().sum();
   }
-  at::Tensor NextLogits(UnitRunner&, const at::Tensor&, KvCache*) const override { return {}; }
+  void Decode(UnitRunner&, absl::Span<const DecodeRow>, const LogitsSink&) const override {}
   KvCache MakeCache(int64_t) const override { return {}; }
   int64_t CacheBytes(int64_t) const override { return 0; }
   int64_t ActivationBytes(int64_t, int64_t) const override { return 0; }
@@ -103,8 +105,8 @@ class FixedWeights : public WeightSource {
   static at::Tensor Whole(const Parameter& parameter) {
     return Values(parameter.shape, 10.0 * parameter.id) * 0.4;
   }
-  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end) override {
-    return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end);
+  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) override {
+    return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end).to(ToScalarType(dtype));
   }
   std::vector<std::string> ContentTerms() const override { return {"fixed"}; }
 
@@ -140,7 +142,8 @@ void RunTrainers(const std::vector<int>& ranks, EngineSpec spec, const Model& mo
   spec.layout.ranks = ranks;
   ASSERT_TRUE(CompleteLayout(&spec.layout).ok());
   RunInGroup(ranks, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
-    EngineState state = MakeState(model.table(), spec.layout, rank, spec.optimizer.num_moments());
+    EngineState state = MakeState(model.table(), spec.layout, rank, spec.optimizer.num_moments(),
+                                  NeedsMaster(model.table().dtype()));
     FixedWeights weights(&model.table());
     ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
     absl::StatusOr<std::unique_ptr<Trainer>> trainer =
@@ -158,46 +161,56 @@ struct ReferenceStep {
 // The same steps in one process: plain autograd, update formulas written out.
 class Reference {
  public:
-  Reference(const TwoLayers& model, EngineSpec spec) : spec_(std::move(spec)) {
+  Reference(const TwoLayers& model, EngineSpec spec)
+      : spec_(std::move(spec)), dtype_(ToScalarType(model.table().dtype())) {
     for (const Parameter& parameter : model.table().parameters()) {
       at::Tensor whole = FixedWeights::Whole(parameter);
-      whole.requires_grad_(true);
       parameters.push_back(whole);
       m_.push_back(at::zeros(parameter.shape));
       v_.push_back(at::zeros(parameter.shape));
     }
   }
 
+  void Skip() { ++position_; }
+
   ReferenceStep Step(const MemoryRows& data, int64_t batch) {
     const Batch rows = data.Load(BatchRows(position_++, batch, data.rows()));
+    const at::NoGradGuard outside;
+    std::vector<at::Tensor> leaves;  // the rounding of the parameters
+    for (const at::Tensor& p : parameters) leaves.push_back(p.to(dtype_, false, /*copy=*/true));
+    for (at::Tensor& leaf : leaves) leaf.requires_grad_(true);
     at::Tensor loss;
     {
       const at::AutoGradMode grad(true);
-      const at::Tensor y = SecondLayer(FirstLayer(rows.inputs, {parameters[0], parameters[1]}),
-                                       {parameters[2], parameters[3]});
-      loss = (y - rows.targets).square().mean();
+      const at::Tensor y = SecondLayer(FirstLayer(rows.inputs.to(dtype_), {leaves[0], leaves[1]}),
+                                       {leaves[2], leaves[3]});
+      loss = (y.to(at::kFloat) - rows.targets).square().mean();
       torch::autograd::backward({loss}, {});
     }
-    const at::NoGradGuard no_grad;
     ++step_;
     double squares = 0;
-    for (const at::Tensor& p : parameters) squares += p.grad().square().sum().item<double>();
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& leaf : leaves) gradients.push_back(leaf.grad().to(at::kFloat));
+    for (const at::Tensor& g : gradients) squares += g.square().sum().item<double>();
     const ReferenceStep result{loss.item<double>(), std::sqrt(squares)};
     const double scale =
         spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (result.norm + 1e-6)) : 1;
     const OptimizerSpec& o = spec_.optimizer;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor g = parameters[i].grad() * scale;
+      const at::Tensor gradient = gradients[i] * scale;
       if (o.kind == OptimizerKind::kSgd) {
-        parameters[i].sub_(g * o.learning_rate);
+        parameters[i].sub_(gradient * o.learning_rate);
       } else {
-        parameters[i].mul_(1 - o.learning_rate * o.weight_decay);
+        at::Tensor g = gradient;
+        if (o.kind == OptimizerKind::kAdam) g = g + parameters[i] * o.weight_decay;
+        if (o.kind == OptimizerKind::kAdamW) {
+          parameters[i].mul_(1 - o.learning_rate * o.weight_decay);
+        }
         m_[i] = m_[i] * o.beta1 + g * (1 - o.beta1);
         v_[i] = v_[i] * o.beta2 + g * g * (1 - o.beta2);
         const at::Tensor denominator = (v_[i] / (1 - std::pow(o.beta2, step_))).sqrt() + o.eps;
         parameters[i].sub_(m_[i] / (1 - std::pow(o.beta1, step_)) / denominator * o.learning_rate);
       }
-      parameters[i].mutable_grad().reset();
     }
     return result;
   }
@@ -206,6 +219,7 @@ class Reference {
 
  private:
   EngineSpec spec_;
+  at::ScalarType dtype_;
   std::vector<at::Tensor> m_, v_;
   int64_t position_ = 0;
   int step_ = 0;
@@ -233,7 +247,7 @@ TEST_P(TrainerParity, ThreeSteps_EqualOneProcess) {
 
   RunTrainers(c.ranks, spec, model, [&](int rank, Trainer& trainer) {
     for (int i = 0; i < 3; ++i) {
-      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch);
+      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch, 1);
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->step, i + 1);
       EXPECT_EQ(result->data_position, i + 1);
@@ -247,7 +261,7 @@ TEST_P(TrainerParity, ThreeSteps_EqualOneProcess) {
     CollectingWriter writer;
     ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
     for (size_t i = 0; lead && i < reference.parameters.size(); ++i) {
-      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i].detach(), 0, 5e-6)) << i;
+      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i], 0, 5e-6)) << i;
     }
   });
 }
@@ -259,8 +273,192 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{2, 0, 1}, OptimizerKind::kAdamW, 0.05, 5},
                     Case{{0, 1, 2}, OptimizerKind::kSgd, 0.05, 1},  // fewer rows than ranks
                     Case{{0, 1, 2, 3}, OptimizerKind::kAdamW, 0, 6},
+                    Case{{0, 2, 1}, OptimizerKind::kAdam, 0.05, 5},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kFull},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kOff}));
+
+// bf16 weights: the fp32-master loop of plain torch in one process, whose gradients are those of
+// the rounded weights.
+TEST(Trainer, Bf16_TwentySteps_FollowAnFp32MasterLoop) {
+  const TwoLayers model(DType::kBf16);
+  const MemoryRows data(7);
+  EngineSpec spec = Spec(OptimizerKind::kAdamW, 0);
+  spec.optimizer.learning_rate = 1e-2;
+  Reference reference(model, spec);
+  std::vector<ReferenceStep> expected;
+  for (int i = 0; i < 20; ++i) expected.push_back(reference.Step(data, 5));
+  for (const std::vector<int>& ranks : {std::vector<int>{1}, {1, 2}, {2, 0, 1, 3, 4, 5}}) {
+    RunTrainers(ranks, spec, model, [&](int rank, Trainer& trainer) {
+      for (int i = 0; i < 20; ++i) {
+        const absl::StatusOr<StepResult> result = trainer.Step(data, 5, 1);
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_NEAR(result->loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
+        for (const UnitState& unit : trainer.state().units) {
+          ASSERT_EQ(unit.weights.scalar_type(), at::kBFloat16);
+          ASSERT_TRUE(unit.weights.equal(unit.master.to(at::kBFloat16)));
+        }
+      }
+      const bool lead = rank == ranks.front();
+      CollectingWriter writer;
+      ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
+      for (const at::Tensor& value : writer.values) EXPECT_EQ(value.scalar_type(), at::kBFloat16);
+    });
+  }
+}
+
+// fp16: the fp32-master loop on the batches that were not skipped while the loss scale came down.
+TEST(Trainer, Fp16_TwentySteps_FollowAnFp32MasterLoop) {
+  const TwoLayers model(DType::kFp16);
+  const MemoryRows data(7);
+  const EngineSpec spec = Spec(OptimizerKind::kAdamW, 0.5);
+  for (const std::vector<int>& ranks : {std::vector<int>{1}, {2, 0, 1, 3, 4, 5}}) {
+    std::vector<StepResult> results;
+    RunTrainers(ranks, spec, model, [&](int rank, Trainer& trainer) {
+      double scale = 65536;
+      for (int i = 0; i < 24; ++i) {
+        const absl::StatusOr<StepResult> result = trainer.Step(data, 5, i % 2 + 1);
+        ASSERT_TRUE(result.ok()) << result.status();
+        if (result->skipped) scale /= 2;
+        EXPECT_EQ(trainer.state().loss_scale->value, scale);
+        for (const UnitState& unit : trainer.state().units) {
+          ASSERT_TRUE(unit.weights.equal(unit.master.to(at::kHalf)));
+        }
+        if (rank == ranks.front()) results.push_back(*result);
+      }
+      EXPECT_GE(trainer.state().step, 16);
+    });
+    const TwoLayers wide;
+    Reference reference(wide, spec);
+    for (const StepResult& result : results) {
+      if (result.skipped) {
+        reference.Skip();
+        continue;
+      }
+      const ReferenceStep expected = reference.Step(data, 5);
+      EXPECT_NEAR(result.loss, expected.loss, 1e-2 * expected.loss) << result.data_position;
+      EXPECT_NEAR(result.grad_norm, expected.norm, 1e-2 * expected.norm) << result.data_position;
+    }
+  }
+}
+
+TEST(Trainer, Fp16_Overflow_HalvesTheLossScaleDownToOne) {
+  const TwoLayers model(DType::kFp16);
+  MemoryRows data(4);
+  data.SpoilRow(3);
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
+    absl::StatusOr<StepResult> result;
+    for (double scale = 65536; scale >= 1; scale /= 2) {
+      EXPECT_EQ(trainer.state().loss_scale->value, scale);
+      result = trainer.Step(data, 4, 1);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_TRUE(result->skipped);
+    }
+    EXPECT_NE(result->reason.find("; loss scale 1 -> 1"), std::string::npos) << result->reason;
+    EXPECT_EQ(trainer.state().loss_scale->value, 1);
+    EXPECT_EQ(trainer.state().step, 0);
+  });
+}
+
+TEST(Trainer, Fp16_TwoThousandGoodSteps_DoubleTheLossScale) {
+  const TwoLayers model(DType::kFp16);
+  const MemoryRows data(4);
+  EngineSpec spec = Spec(OptimizerKind::kSgd, 0);
+  spec.layout.ranks = {3};
+  ASSERT_TRUE(CompleteLayout(&spec.layout).ok());
+  RunInGroup({3}, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
+    EngineState state = MakeState(model.table(), spec.layout, rank, 0, /*has_master=*/true);
+    state.loss_scale = LossScale{8, kGoodStepsBeforeGrowth - 2};
+    auto trainer = Trainer::Make(spec, &model, std::move(state), std::move(group));
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    for (const double expected : {8, 16, 16}) {
+      const absl::StatusOr<StepResult> result = (*trainer)->Step(data, 4, 1);
+      ASSERT_TRUE(result.ok() && !result->skipped);
+      EXPECT_EQ((*trainer)->state().loss_scale->value, expected);
+    }
+    EXPECT_EQ((*trainer)->state().loss_scale->good_steps, 1);
+  });
+}
+
+// Weights with more bits than bf16 holds: the master copy has them all.
+TEST(Trainer, LoadWeights_WithAMasterCopy_FillsItInFull) {
+  const TwoLayers model(DType::kBf16);
+  Layout layout;
+  layout.ranks = {3, 4};
+  ASSERT_TRUE(CompleteLayout(&layout).ok());
+  EngineState state = MakeState(model.table(), layout, 4, 0, /*has_master=*/true);
+  FixedWeights weights(&model.table());
+  ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
+  const at::Tensor whole = at::cat({FixedWeights::Whole(model.table().parameter(0)).reshape({-1}),
+                                    FixedWeights::Whole(model.table().parameter(1))});
+  const UnitState& unit = state.units[0];
+  const at::Tensor mine = whole.slice(0, unit.interval.begin, unit.interval.end);
+  EXPECT_FALSE(mine.equal(mine.to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_TRUE(unit.master.narrow(0, 0, mine.numel()).equal(mine));
+  EXPECT_TRUE(unit.weights.narrow(0, 0, mine.numel()).equal(mine.to(at::kBFloat16)));
+  EXPECT_EQ(OptimizerBytes(state), 2 * WeightsBytes(state));
+}
+
+struct Accumulation {
+  std::vector<int> ranks;
+  int64_t parts;
+  int64_t batch = 5;
+};
+
+class TrainerAccumulation : public testing::TestWithParam<Accumulation> {};
+
+// The global batch decides, however it is cut: parts of unequal size, parts with fewer rows than
+// ranks.
+TEST_P(TrainerAccumulation, ThreeSteps_EqualOneProcess) {
+  const Accumulation& c = GetParam();
+  const TwoLayers model;
+  const MemoryRows data(7);
+  const EngineSpec spec = Spec(OptimizerKind::kSgd, 0.05);
+  Reference reference(model, spec);
+  std::vector<ReferenceStep> expected;
+  for (int i = 0; i < 4; ++i) expected.push_back(reference.Step(data, c.batch));
+  RunTrainers(c.ranks, spec, model, [&](int rank, Trainer& trainer) {
+    for (int i = 0; i < 4; ++i) {
+      // The last step is whole: its trace is there beside the other one.
+      const absl::StatusOr<StepResult> result = trainer.Step(data, c.batch, i < 3 ? c.parts : 1);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->tokens, c.batch * kOut);
+      EXPECT_EQ(result->data_position, i + 1);
+      EXPECT_NEAR(result->loss, expected[i].loss, 1e-5 * expected[i].loss);
+      EXPECT_NEAR(result->grad_norm, expected[i].norm, 1e-5 * expected[i].norm);
+    }
+    const std::vector<TraceSnapshot> traces = trainer.traces();
+    ASSERT_EQ(traces.size(), 2u);
+    EXPECT_EQ(traces[0].kind, "train");
+    EXPECT_EQ(traces[0].reductions, 2);
+    EXPECT_EQ(traces[1].kind, "train accumulate=" + std::to_string(c.parts));
+    EXPECT_EQ(traces[1].reductions, 3 * c.parts * 2);
+    for (const TraceSnapshot& trace : traces) EXPECT_EQ(trace.records, 1);
+    const bool lead = rank == c.ranks.front();
+    CollectingWriter writer;
+    ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
+    for (size_t i = 0; lead && i < reference.parameters.size(); ++i) {
+      EXPECT_TRUE(writer.values[i].allclose(reference.parameters[i], 0, 5e-6)) << i;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, TrainerAccumulation,
+                         testing::Values(Accumulation{{2}, 2}, Accumulation{{0}, 5},
+                                         Accumulation{{1, 2}, 3}, Accumulation{{1, 0}, 5},
+                                         Accumulation{{0, 1, 2}, 2}, Accumulation{{2, 0, 1}, 4}));
+
+TEST(Trainer, NonFiniteGradientInOneMicroBatch_SkipsTheStep) {
+  const TwoLayers model;
+  MemoryRows data(4);
+  data.SpoilRow(0);
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
+    const at::Tensor before = trainer.state().units[0].weights.clone();
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 4);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->skipped);
+    EXPECT_TRUE(trainer.state().units[0].weights.equal(before));
+  });
+}
 
 TEST(Trainer, NonFiniteGradientOnOneRank_SkipsOnAllAndNamesIt) {
   const TwoLayers model;
@@ -268,7 +466,7 @@ TEST(Trainer, NonFiniteGradientOnOneRank_SkipsOnAllAndNamesIt) {
   data.SpoilRow(3);  // second rank of the first batch
   RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
     const at::Tensor before = trainer.state().units[0].weights.clone();
-    const absl::StatusOr<StepResult> result = trainer.Step(data, 4);
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 1);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->skipped);
     EXPECT_NE(result->reason.find("non-finite gradient in "), std::string::npos) << result->reason;
@@ -284,7 +482,7 @@ TEST(Trainer, NoCountedTarget_IsLossZeroAndSkipped) {
   MemoryRows data(4);
   data.set_counted(false);
   RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
-    const absl::StatusOr<StepResult> result = trainer.Step(data, 4);
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 1);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->skipped);
     EXPECT_EQ(result->loss, 0);
@@ -297,13 +495,13 @@ TEST(Trainer, DataOfOneRankBroken_FailsTheStepOnAllAndChangesNothing) {
   RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
     MemoryRows data(4);
     data.set_broken(rank == 1);
-    const absl::Status status = trainer.Step(data, 4).status();
+    const absl::Status status = trainer.Step(data, 4, 1).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_NE(status.message().find("rank 1 failed"), std::string::npos) << status;
     EXPECT_TRUE(trainer.group().failure().ok());
     EXPECT_EQ(trainer.state().data_position, 0);
     data.set_broken(false);
-    EXPECT_TRUE(trainer.Step(data, 4).ok()) << "the trainer goes on";
+    EXPECT_TRUE(trainer.Step(data, 4, 1).ok()) << "the trainer goes on";
   });
 }
 
@@ -332,7 +530,7 @@ TEST(Trainer, SameEngineTwice_SameBits) {
     run.resize(3);
     RunTrainers({0, 1, 2}, Spec(OptimizerKind::kAdamW, 0.1), model,
                 [&](int rank, Trainer& trainer) {
-                  for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.Step(data, 5).ok());
+                  for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.Step(data, 5, 1).ok());
                   absl::MutexLock lock(&mutex);
                   run[rank] = trainer.state().units[0].weights.clone();
                 });
@@ -357,12 +555,12 @@ TEST(Trainer, Memory_IsShardedStatePlusReusedBuffers) {
   const TwoLayers model;
   const MemoryRows data(8);
   RunTrainers({0, 1}, Spec(OptimizerKind::kAdamW, 0), model, [&](int, Trainer& trainer) {
-    ASSERT_TRUE(trainer.Step(data, 4).ok());
-    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    ASSERT_TRUE(trainer.Step(data, 4, 1).ok());
+    ASSERT_TRUE(trainer.Step(data, 4, 1).ok());
     const MemoryUse after = trainer.memory();
     EXPECT_EQ(after.weights_bytes, WeightsBytes(trainer.state()));
     EXPECT_EQ(after.optimizer_bytes, 2 * after.weights_bytes);
-    ASSERT_TRUE(trainer.Step(data, 4).ok());
+    ASSERT_TRUE(trainer.Step(data, 4, 1).ok());
     EXPECT_EQ(trainer.memory().buffers_bytes, after.buffers_bytes);
     EXPECT_EQ(after.peak_bytes, after.weights_bytes + after.optimizer_bytes + after.buffers_bytes);
   });

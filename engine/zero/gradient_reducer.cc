@@ -29,7 +29,8 @@ GradientReducer::~GradientReducer() {
   DrainTo(0).IgnoreError();  // the group keeps the failure
 }
 
-void GradientReducer::BeginPass() {
+void GradientReducer::BeginPass(bool accumulate) {
+  accumulate_ = accumulate;
   for (UnitGradient& gradient : units_) {
     gradient.reduced = false;
     gradient.added.assign(gradient.added.size(), false);
@@ -70,9 +71,15 @@ absl::Status GradientReducer::Reduce(int unit) {
   std::memset(buffer + described.numel, 0, gradient.bytes - described.numel * sizeof(float));
   const at::Tensor full =
       at::from_blob(buffer, {gradient.bytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
-  in_flight_.push_back({unit, buffer,
-                        gradient.group->ReduceScatter(full, gradient.shard,
-                                                      absl::StrCat("reduce ", described.name))});
+  float* part = nullptr;
+  at::Tensor into = gradient.shard;
+  if (accumulate_) {
+    part = static_cast<float*>(pool_->Take(static_cast<int64_t>(gradient.shard.nbytes())));
+    into = at::from_blob(part, gradient.shard.sizes(), at::kFloat);
+  }
+  in_flight_.push_back(
+      {unit, buffer, part,
+       gradient.group->ReduceScatter(full, into, absl::StrCat("reduce ", described.name))});
   gradient.buffer = nullptr;
   gradient.reduced = true;
   return DrainTo(1);
@@ -85,6 +92,11 @@ absl::Status GradientReducer::DrainTo(size_t left) {
     Reduction reduction = std::move(in_flight_.front());
     in_flight_.pop_front();
     first.Update(reduction.pending->Wait());
+    at::Tensor& shard = units_[reduction.unit].shard;
+    if (reduction.part != nullptr) {
+      if (first.ok()) shard.add_(at::from_blob(reduction.part, shard.sizes(), at::kFloat));
+      pool_->GiveBack(reduction.part, static_cast<int64_t>(shard.nbytes()));
+    }
     pool_->GiveBack(reduction.buffer, units_[reduction.unit].bytes);
   }
   return first;

@@ -24,10 +24,12 @@ class GradientReducer {
   // Waits for what is in flight.
   ~GradientReducer();
 
-  // Forgets the gradients of the pass before.
-  void BeginPass();
+  // Forgets the gradients of the pass before; with `accumulate` the shards of this pass are added,
+  // in fp32, to those that there are.
+  void BeginPass(bool accumulate);
 
-  // Adds `gradient` (of the full shape) of the unit's `position`-th parameter.
+  // Adds `gradient` (of the full shape, any floating dtype) of the unit's `position`-th parameter,
+  // in fp32.
   void Add(int unit, int position, const at::Tensor& gradient);
 
   // Issues the reduction of what was added (zeros where nothing was). Once a pass. Collective over
@@ -38,8 +40,12 @@ class GradientReducer {
   // Blocks until all issued reductions are done.
   absl::Status Drain() { return DrainTo(0); }
 
-  // This rank's shard of the gradient, fp32, of ShardSize elements; valid after Drain.
+  // This rank's shard of the gradient, fp32, of ShardSize elements; valid after Drain. Of all
+  // passes since the last that did not accumulate.
   at::Tensor& shard(int unit) { return units_[unit].shard; }
+
+  // Of a whole unit's gradient, padding included.
+  int64_t UnitBytes(int unit) const { return units_[unit].bytes; }
 
   // Of all gradient shards.
   int64_t ShardBytes() const;
@@ -56,6 +62,7 @@ class GradientReducer {
   struct Reduction {
     int unit;
     float* buffer;
+    float* part;  // this pass's shard, to be added; null = it went into the shard itself
     std::unique_ptr<Pending> pending;
   };
 
@@ -66,6 +73,7 @@ class GradientReducer {
   BufferPool* pool_;
   std::vector<UnitGradient> units_;
   std::deque<Reduction> in_flight_;
+  bool accumulate_ = false;
 };
 
 }  // namespace regroup

@@ -7,10 +7,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/layout/engine_spec.h"
 #include "engine/zero/buffer_pool.h"
 #include "engine/zero/gradient_reducer.h"
@@ -24,17 +28,21 @@ struct Node;
 
 namespace regroup {
 
-// One thread runs passes; trace() and buffer_bytes() may be called from any. After an error the
+// One thread runs passes; traces() and buffer_bytes() may be called from any. After an error the
 // runner can only be destroyed, after the graph of the failed pass.
 class ShardedRunner : public UnitRunner {
  public:
   // All pointers outlive the runner.
+  // `recompute`: a unit's activations are computed again in backward instead of being kept, except
+  // of uses that keep_graph.
   ShardedRunner(const ParamTable* table, const EngineState* state, PartitionGroups groups,
-                CheckLevel checks);
+                CheckLevel checks, bool recompute = false);
   ShardedRunner(const ShardedRunner&) = delete;
   ShardedRunner& operator=(const ShardedRunner&) = delete;
 
-  void BeginPass();
+  // `kind` ("train", "decode") has a trace of its own: none throws away another's. With
+  // `accumulate` the gradients are added to those of the passes before.
+  void BeginPass(absl::string_view kind, bool accumulate = false);
   using UnitRunner::Run;
   at::Tensor Run(int unit, const at::Tensor& x, const Body& body, Use use) override;
 
@@ -42,10 +50,15 @@ class ShardedRunner : public UnitRunner {
   // gradients of every unit, used or not. Throws StatusException.
   void Backward(const at::Tensor& loss);
 
+  // Between passes. The same on all ranks: what is checked is exchanged.
+  void SetChecks(CheckLevel checks) { checks_ = checks; }
+
   // The group agreed on pass_trace(): follow it from now on.
-  void EndPass() { trace_.EndPass(); }
-  const std::vector<TraceEntry>& pass_trace() const { return trace_.pass(); }
-  TraceSnapshot trace() const { return trace_.Snapshot(); }
+  void EndPass() { trace_->EndPass(); }
+  const std::vector<TraceEntry>& pass_trace() const { return trace_->pass(); }
+
+  // Of every kind so far, "train" first.
+  std::vector<TraceSnapshot> traces() const ABSL_LOCKS_EXCLUDED(traces_mutex_);
 
   // Collective over the unit's partition group, outside passes: the whole unit, until Release.
   absl::Status Gather(int unit) { return gatherer_.Acquire(unit); }
@@ -60,23 +73,36 @@ class ShardedRunner : public UnitRunner {
  private:
   struct Boundary;  // autograd Function at a unit's input: its backward comes after the unit's
 
+  // What one use of a unit is differentiated by.
+  struct Leaves {
+    std::vector<at::Tensor> parameters;
+    // Hooks live on these nodes; until a graph uses them only this holds them.
+    std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  };
+  Leaves MakeLeaves(int unit);
+
+  at::Tensor RunRecomputed(int unit, const at::Tensor& x, const Body& body);
+
+  TraceRecorder* TraceOf(absl::string_view kind) ABSL_LOCKS_EXCLUDED(traces_mutex_);
   void Fetch(int unit, bool backward);
   void ReleaseUnlessNext(int unit);
   void FinishUse(int unit);
   void ReduceUnit(int unit);
   bool checked() const;
-  void HookParameters();
 
   const ParamTable* table_;
-  const CheckLevel checks_;
+  CheckLevel checks_;
+  const bool recompute_;
   BufferPool pool_;
   UnitGatherer gatherer_;
   GradientReducer reducer_;
-  TraceRecorder trace_{"train"};
   std::vector<int> open_uses_;  // by unit: uses of the pass whose backward has not come
-  // Hooks live on these nodes; autograd itself holds them only weakly.
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   int64_t gradient_bytes_ = 0;
+
+  // Only the thread that runs passes adds to it; what it holds stays where it is.
+  std::deque<TraceRecorder> traces_ ABSL_GUARDED_BY(traces_mutex_);
+  mutable absl::Mutex traces_mutex_;
+  TraceRecorder* trace_;  // of the pass under way, or the last
 };
 
 }  // namespace regroup

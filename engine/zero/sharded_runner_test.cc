@@ -116,7 +116,7 @@ TEST_P(ShardedRunnerRanks, GradientShards_EqualPlainAutograd_InEveryPass) {
     for (int pass = 0; pass < 4; ++pass) {
       const absl::Status status = CatchStatus("pass", [&] {
         const at::AutoGradMode grad(true);
-        runner.BeginPass();
+        runner.BeginPass("train", /*accumulate=*/false);
         runner.Backward(RunLoss(runner, rows.slice(0, begin, end)));
         return absl::OkStatus();
       });
@@ -134,7 +134,7 @@ TEST_P(ShardedRunnerRanks, GradientShards_EqualPlainAutograd_InEveryPass) {
       if (pass == 1) buffers = runner.buffer_bytes();
     }
     EXPECT_EQ(runner.buffer_bytes(), buffers) << "the steady state takes no new buffer";
-    const TraceSnapshot trace = runner.trace();
+    const TraceSnapshot trace = runner.traces()[0];
     EXPECT_EQ(trace.state, TraceState::kAgreed);
     EXPECT_EQ(trace.records, 1);
     EXPECT_EQ(trace.reductions, 4 * 3) << "each unit once a pass, used or not";
@@ -150,13 +150,62 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedRunnerRanks,
                                          std::vector<int>{2, 0, 3},
                                          std::vector<int>{0, 1, 2, 3, 4, 5}));
 
+// Two micro-batches, the first of which leaves most ranks without a row, then one whole batch.
+TEST_P(ShardedRunnerRanks, Accumulate_AddsTheShardsOfItsPasses_AndKeepsTheOtherTrace) {
+  const std::vector<int> ranks = GetParam();
+  const ParamTable table = MakeTable();
+  const at::Tensor rows = Values({5, kWidth}, 11);
+  const std::vector<at::Tensor> expected = ReferenceGradients(table, rows);
+  RunInGroup(ranks, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
+    const EngineState state = ShardedState(table, ranks, rank);
+    ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic);
+    const int n = group->size();
+    int64_t buffers = 0;
+    for (int step = 0; step < 4; ++step) {
+      const std::vector<int> cuts =
+          step % 2 == 0 ? std::vector<int>{0, 5} : std::vector<int>{0, 1, 5};
+      for (size_t part = 0; part + 1 < cuts.size(); ++part) {
+        const int count = cuts[part + 1] - cuts[part];
+        const int begin = cuts[part] + group->index() * count / n;
+        const int end = cuts[part] + (group->index() + 1) * count / n;
+        const absl::Status status = CatchStatus("pass", [&] {
+          const at::AutoGradMode grad(true);
+          runner.BeginPass(cuts.size() == 2 ? "train" : "two", part > 0);
+          runner.Backward(RunLoss(runner, rows.slice(0, begin, end)));
+          return absl::OkStatus();
+        });
+        ASSERT_TRUE(status.ok()) << status;
+        runner.EndPass();
+      }
+      for (const Unit& unit : table.units()) {
+        const Interval held = state.units[unit.id].interval;
+        std::vector<at::Tensor> flat;
+        for (const int id : unit.parameters) flat.push_back(expected[id].reshape({-1}));
+        EXPECT_TRUE(runner.gradient_shard(unit.id)
+                        .narrow(0, 0, held.size())
+                        .allclose(at::cat(flat).narrow(0, held.begin, held.size()), 1e-5, 1e-6))
+            << "unit " << unit.id << ", step " << step;
+      }
+      if (step == 1) buffers = runner.buffer_bytes();
+    }
+    EXPECT_EQ(runner.buffer_bytes(), buffers) << "the steady state takes no new buffer";
+    const std::vector<TraceSnapshot> traces = runner.traces();
+    ASSERT_EQ(traces.size(), 2u);
+    EXPECT_EQ(traces[0].kind, "train");
+    EXPECT_EQ(traces[1].kind, "two");
+    for (const TraceSnapshot& trace : traces) EXPECT_EQ(trace.records, 1) << trace.kind;
+    EXPECT_EQ(traces[0].reductions, 2 * 3);
+    EXPECT_EQ(traces[1].reductions, 4 * 3);
+  });
+}
+
 TEST(ShardedRunner, DifferentOrderWhileRecording_IsAnErrorOnBothSides) {
   const ParamTable table = MakeTable();
   RunInGroup({3, 5}, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
     const EngineState state = ShardedState(table, {3, 5}, rank);
     ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic);
     const absl::Status status = CatchStatus("pass", [&] {
-      runner.BeginPass();
+      runner.BeginPass("train", /*accumulate=*/false);
       runner.Run(0, Values({1, kWidth}, 0), Layer);
       runner.Run(rank == 3 ? 1 : 2, Values({1, kWidth}, 0), Layer);
       return absl::OkStatus();
@@ -168,14 +217,17 @@ TEST(ShardedRunner, DifferentOrderWhileRecording_IsAnErrorOnBothSides) {
   });
 }
 
-TEST(ShardedRunner, PeerLeavesInBackward_EndsWithItsError) {
+class ShardedRunnerRecompute : public testing::TestWithParam<bool> {};
+
+TEST_P(ShardedRunnerRecompute, PeerLeavesInBackward_EndsWithItsError) {
   const ParamTable table = MakeTable();
   RunInGroup({0, 1}, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
     const EngineState state = ShardedState(table, {0, 1}, rank);
-    ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic);
+    ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic,
+                         GetParam());
     const absl::Status status = CatchStatus("pass", [&] {
       const at::AutoGradMode grad(true);
-      runner.BeginPass();
+      runner.BeginPass("train", /*accumulate=*/false);
       const at::Tensor loss = RunLoss(runner, Values({2, kWidth}, 0));
       if (rank == 0) runner.Backward(loss);
       return absl::OkStatus();
@@ -186,6 +238,8 @@ TEST(ShardedRunner, PeerLeavesInBackward_EndsWithItsError) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Both, ShardedRunnerRecompute, testing::Bool());
 
 }  // namespace
 }  // namespace regroup

@@ -23,7 +23,9 @@ namespace regroup {
 // The pass runs on one thread; Snapshot may be called from any.
 class TraceRecorder {
  public:
-  explicit TraceRecorder(std::string kind) { snapshot_.kind = std::move(kind); }
+  explicit TraceRecorder(const std::string& kind) : kind_(kind) { snapshot_.kind = kind; }
+
+  const std::string& kind() const { return kind_; }
 
   void BeginPass();
 
@@ -48,6 +50,7 @@ class TraceRecorder {
   TraceSnapshot Snapshot() const;
 
  private:
+  const std::string kind_;
   std::vector<TraceEntry> pass_;
   std::vector<TraceEntry> trace_;  // agreed
   bool following_ = false;

@@ -42,11 +42,9 @@ UnitGatherer::UnitGatherer(const ParamTable* table, const EngineState* state,
     memory.storage = EmptyStorage(memory.bytes);
     for (const int id : unit.parameters) {
       const Parameter& parameter = table->parameter(id);
-      at::Tensor leaf = at::empty({0}, options)
-                            .set_(memory.storage, parameter.offset, parameter.shape,
-                                  ContiguousStrides(parameter.shape));
-      leaf.requires_grad_(true);
-      memory.parameters.push_back(std::move(leaf));
+      memory.parameters.push_back(at::empty({0}, options)
+                                      .set_(memory.storage, parameter.offset, parameter.shape,
+                                            ContiguousStrides(parameter.shape)));
     }
     units_.push_back(std::move(memory));
   }

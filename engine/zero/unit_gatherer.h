@@ -24,9 +24,9 @@ namespace regroup {
 using PartitionGroups = std::map<std::string, Group*>;
 
 // [Note: unit storage] Each unit has one Storage whose memory is swapped in when the unit is
-// gathered and out when it is released. The parameters are leaves over that storage that live as
-// long as the engine, each with a version counter of its own, so that autograd sees the same
-// tensors in every pass and notices no swap.
+// gathered and out when it is released. The parameters are tensors over that storage that live as
+// long as the engine; autograd gets leaves over the same storage, with version counters of their
+// own, and notices no swap.
 //
 // One thread.
 class UnitGatherer {

@@ -60,6 +60,27 @@ def train(model, loss_of, optimizer, clip, label):
     print(f"{label}: sum of magnitudes {total:.12g}")
 
 
+def train_bf16(label):
+    """bf16 weights that are the rounding of an fp32 copy; the copy is what is stepped."""
+    model = llama(tied=False)
+    masters = [weight.detach().clone() for weight in model.parameters()]
+    model = model.bfloat16()
+    loss_of = llama_loss(model)
+    optimizer = torch.optim.AdamW(masters, lr=1e-2)
+    losses = []
+    for step in range(STEPS):
+        loss = loss_of(step)
+        loss.backward()
+        with torch.no_grad():
+            for master, weight in zip(masters, model.parameters()):
+                master.grad, weight.grad = weight.grad.float(), None
+            optimizer.step()
+            for master, weight in zip(masters, model.parameters()):
+                weight.copy_(master)
+        losses.append(f"{loss.item():.6g}")
+    print(f"{label}: losses {', '.join(losses)}")
+
+
 def llama_loss(model):
     stream = tokens(STEPS * BATCH * SEQ + 1)
 
@@ -68,7 +89,7 @@ def llama_loss(model):
         inputs = torch.tensor([stream[r * SEQ:(r + 1) * SEQ] for r in rows])
         targets = torch.tensor([stream[r * SEQ + 1:(r + 1) * SEQ + 1] for r in rows])
         logits = model(input_ids=inputs).logits
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     return loss_of
 
@@ -90,11 +111,17 @@ def main():
           "llama adamw clip")
     generate(model, "llama trained")
 
+    model = llama(tied=False)
+    train(model, llama_loss(model),
+          torch.optim.Adam(model.parameters(), lr=2e-4, weight_decay=0.1), 0, "llama adam")
+
     model = llama(tied=True)
     train(model, llama_loss(model),
           torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01), 0,
           "tied sgd")
     generate(model, "tied trained")
+
+    train_bf16("llama bf16")
 
     layers = [torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3)]
     net = torch.nn.Sequential(*layers)

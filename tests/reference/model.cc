@@ -12,6 +12,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -23,8 +24,11 @@
 namespace regroup::reference {
 namespace {
 
+// As transformers: norms, softmax and loss in fp32 whatever the weights are.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return x * at::rsqrt(x.pow(2).mean(-1, /*keepdim=*/true) + eps) * weight;
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor normed = wide * at::rsqrt(wide.pow(2).mean(-1, /*keepdim=*/true) + eps);
+  return normed.to(x.scalar_type()) * weight;
 }
 
 // x [b, heads, T, d] turned by its positions; halves are paired, as HF stores rotary weights.
@@ -35,8 +39,8 @@ at::Tensor Rotate(const at::Tensor& x, double theta) {
       at::pow(theta, at::arange(half, at::kDouble) * (-1.0 / static_cast<double>(half)));
   const at::Tensor angles =
       at::outer(at::arange(length, at::kDouble), frequencies).to(at::kFloat);  // [T, half]
-  const at::Tensor cosine = angles.cos();
-  const at::Tensor sine = angles.sin();
+  const at::Tensor cosine = angles.cos().to(x.scalar_type());
+  const at::Tensor sine = angles.sin().to(x.scalar_type());
   const at::Tensor low = x.narrow(3, 0, half);
   const at::Tensor high = x.narrow(3, half, half);
   return at::cat({low * cosine - high * sine, high * cosine + low * sine}, 3);
@@ -60,8 +64,8 @@ at::Tensor Attention(const Llama& model, const Weights& weights, const std::stri
       at::full({length, length}, -std::numeric_limits<float>::infinity()).triu(1);
   const at::Tensor scores =
       at::matmul(query, key.transpose(2, 3)) / std::sqrt(static_cast<double>(model.head_dim)) +
-      mask;
-  const at::Tensor mixed = at::matmul(at::softmax(scores, -1), value)
+      mask;  // fp32
+  const at::Tensor mixed = at::matmul(at::softmax(scores, -1).to(x.scalar_type()), value)
                                .transpose(1, 2)
                                .reshape({rows, length, model.heads * model.head_dim});
   return at::matmul(mixed, weights.at(prefix + "o_proj.weight").t());
@@ -93,25 +97,44 @@ at::Tensor LlamaLogits(const Llama& model, const Weights& weights, const at::Ten
 
 at::Tensor LlamaLoss(const Llama& model, const Weights& weights, const at::Tensor& tokens,
                      const at::Tensor& targets) {
-  const at::Tensor logprobs = at::log_softmax(LlamaLogits(model, weights, tokens), -1);
+  const at::Tensor logprobs =
+      at::log_softmax(LlamaLogits(model, weights, tokens).to(at::kFloat), -1);
   return -logprobs.gather(-1, targets.unsqueeze(-1)).mean();
+}
+
+at::Tensor LlamaRowsLoss(const Llama& model, const Weights& weights,
+                         const std::vector<MaskedRow>& rows) {
+  at::Tensor sum = at::zeros({}, at::kFloat);
+  int64_t count = 0;
+  for (const MaskedRow& row : rows) {
+    if (row.tokens.size() < 2) continue;
+    const at::Tensor logprobs = at::log_softmax(
+        LlamaLogits(model, weights, at::tensor(row.tokens).unsqueeze(0)).to(at::kFloat), -1)[0];
+    for (size_t i = 1; i < row.tokens.size(); ++i) {
+      if (!row.counts[i]) continue;
+      sum = sum - logprobs[static_cast<int64_t>(i) - 1][row.tokens[i]];
+      ++count;
+    }
+  }
+  return sum / count;
 }
 
 at::Tensor MlpLoss(int64_t layers, const Weights& weights, const at::Tensor& inputs,
                    const at::Tensor& targets) {
-  at::Tensor x = inputs;
+  at::Tensor x = inputs.to(weights.begin()->second.scalar_type());
   for (int64_t layer = 0; layer < layers; ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     x = at::matmul(x, weights.at(prefix + "weight").t()) + weights.at(prefix + "bias");
     if (layer + 1 < layers) x = at::relu(x);
   }
-  return (x - targets).pow(2).mean();
+  return (x.to(at::kFloat) - targets).pow(2).mean();
 }
 
 at::Tensor LogProbs(const Llama& model, const Weights& weights,
                     const std::vector<int64_t>& tokens) {
   const c10::NoGradGuard no_grad;
-  return at::log_softmax(LlamaLogits(model, weights, at::tensor(tokens).unsqueeze(0)), -1)[0];
+  return at::log_softmax(
+      LlamaLogits(model, weights, at::tensor(tokens).unsqueeze(0)).to(at::kFloat), -1)[0];
 }
 
 Continuation GenerateGreedy(const Llama& model, const Weights& weights, std::vector<int64_t> prompt,

@@ -16,7 +16,8 @@
 
 namespace regroup::reference {
 
-// By the names of the HF file, fp32, each whole. A tied head is not in it.
+// By the names of the HF file, each whole, of one dtype: fp32, or bf16, which is then computed in.
+// A tied head is not in it.
 using Weights = std::map<std::string, at::Tensor>;
 
 struct Llama {
@@ -35,6 +36,18 @@ at::Tensor LlamaLogits(const Llama& model, const Weights& weights, const at::Ten
 // Mean cross entropy over all targets (int64 [b, T]).
 at::Tensor LlamaLoss(const Llama& model, const Weights& weights, const at::Tensor& tokens,
                      const at::Tensor& targets);
+
+// A row with its own length; `counts` says of each token whether it is a target. The first never
+// is.
+struct MaskedRow {
+  std::vector<int64_t> tokens;
+  std::vector<bool> counts;
+};
+
+// Cross entropy of the counted targets of all rows, each computed by itself, divided by their
+// number.
+at::Tensor LlamaRowsLoss(const Llama& model, const Weights& weights,
+                         const std::vector<MaskedRow>& rows);
 
 // Mean squared error over all elements of targets [b, out]; layers.{i}.weight|bias with ReLU
 // between.
@@ -55,7 +68,7 @@ struct Continuation {
 Continuation GenerateGreedy(const Llama& model, const Weights& weights, std::vector<int64_t> prompt,
                             int64_t max_tokens, const std::vector<int64_t>& stop = {});
 
-enum class Optimizer { kSgd, kAdamW };
+enum class Optimizer { kSgd, kAdam, kAdamW };
 
 struct TrainOptions {
   Optimizer optimizer = Optimizer::kAdamW;
@@ -66,6 +79,7 @@ struct TrainOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;
   double clip_norm = 0;
+  bool bf16 = false;  // losses see the rounding of the fp32 weights that are stepped
 };
 
 struct Step {
@@ -83,8 +97,9 @@ class Trainer {
   Trainer(const Weights& weights, const TrainOptions& options);
 
   Step TrainStep(const LossFunction& loss);
+  void set_learning_rate(double learning_rate) { options_.learning_rate = learning_rate; }
 
-  // Live; detach or clone before changing.
+  // The fp32 ones, live; detach or clone before changing.
   const Weights& weights() const { return weights_; }
 
  private:

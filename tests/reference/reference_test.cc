@@ -139,6 +139,17 @@ TEST(Reference, Llama_AdamWWithClipping_MatchesTransformers) {
                -59.1329021);
 }
 
+TEST(Reference, Llama_AdamWithDecayInTheGradient_MatchesTransformers) {
+  TrainOptions options;
+  options.optimizer = Optimizer::kAdam;
+  options.learning_rate = 2e-4;
+  options.weight_decay = 0.1;
+  Trainer trainer(LlamaWeights(false), options);
+  ExpectSteps(trainer, LossOfSteps(Model(/*tied=*/false)),
+              {{5.60882759, 2.40070558}, {5.56799269, 2.46608138}, {5.57029581, 2.35452247}},
+              3245.47338751);
+}
+
 TEST(Reference, TiedLlama_SgdWithMomentumAndDecay_MatchesTransformers) {
   const Llama model = Model(/*tied=*/true);
   TrainOptions options;
@@ -151,6 +162,18 @@ TEST(Reference, TiedLlama_SgdWithMomentumAndDecay_MatchesTransformers) {
               {{5.60729742, 2.27046275}, {5.61453247, 2.32592297}, {5.56283236, 2.50493789}},
               2869.18840083);
   ExpectGreedy(model, trainer.weights(), std::vector<int64_t>(12, 70), -54.6858978);
+}
+
+TEST(Reference, Llama_Bf16WithFp32Master_MatchesTransformers) {
+  TrainOptions options;
+  options.learning_rate = 1e-2;
+  options.bf16 = true;
+  Trainer trainer(LlamaWeights(false), options);
+  const auto loss_of_step = LossOfSteps(Model(/*tied=*/false));
+  const std::vector<double> expected = {5.60942, 5.6033, 5.64471};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ExpectNear(trainer.TrainStep(loss_of_step(static_cast<int64_t>(i))).loss, expected[i], 2e-3);
+  }
 }
 
 TEST(Reference, Mlp_Sgd_MatchesTorch) {

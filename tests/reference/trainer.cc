@@ -13,17 +13,25 @@ namespace regroup::reference {
 
 Trainer::Trainer(const Weights& weights, const TrainOptions& options) : options_(options) {
   for (const auto& [name, weight] : weights) {
-    weights_[name] = weight.detach().clone().requires_grad_();
+    weights_[name] = weight.detach().clone();
   }
 }
 
 Step Trainer::TrainStep(const LossFunction& loss_function) {
-  const at::Tensor loss = loss_function(weights_);
+  Weights leaves;
+  for (const auto& [name, weight] : weights_) {
+    leaves[name] = weight.detach()
+                       .to(options_.bf16 ? at::kBFloat16 : at::kFloat, false, /*copy=*/true)
+                       .requires_grad_();
+  }
+  const at::Tensor loss = loss_function(leaves);
   loss.backward();
   const c10::NoGradGuard no_grad;
   double squares = 0;
-  for (const auto& [name, weight] : weights_) {
-    squares += weight.grad().to(at::kDouble).pow(2).sum().item<double>();
+  Weights gradients;
+  for (const auto& [name, leaf] : leaves) {
+    gradients[name] = leaf.grad().to(at::kFloat);
+    squares += gradients[name].to(at::kDouble).pow(2).sum().item<double>();
   }
   Step step;
   step.loss = loss.item<double>();
@@ -32,16 +40,17 @@ Step Trainer::TrainStep(const LossFunction& loss_function) {
   if (options_.clip_norm > 0) scale = std::min(1.0, options_.clip_norm / (step.grad_norm + 1e-6));
   ++step_;
   for (auto& [name, weight] : weights_) {
-    Update(weight, weight.grad() * scale, name);
-    weight.mutable_grad() = at::Tensor();
+    Update(weight, gradients[name] * scale, name);
   }
   return step;
 }
 
 void Trainer::Update(at::Tensor weight, at::Tensor gradient, const std::string& name) {
   const double rate = options_.learning_rate;
+  if (options_.optimizer != Optimizer::kAdamW && options_.weight_decay != 0) {
+    gradient = gradient + weight * options_.weight_decay;
+  }
   if (options_.optimizer == Optimizer::kSgd) {
-    if (options_.weight_decay != 0) gradient = gradient + weight * options_.weight_decay;
     if (options_.momentum != 0) {
       const auto [buffer, is_new] = first_.try_emplace(name, gradient);
       if (!is_new) buffer->second = buffer->second * options_.momentum + gradient;
@@ -50,7 +59,7 @@ void Trainer::Update(at::Tensor weight, at::Tensor gradient, const std::string& 
     weight.sub_(gradient * rate);
     return;
   }
-  weight.mul_(1 - rate * options_.weight_decay);
+  if (options_.optimizer == Optimizer::kAdamW) weight.mul_(1 - rate * options_.weight_decay);
   at::Tensor& mean = first_.try_emplace(name, at::zeros_like(gradient)).first->second;
   at::Tensor& square = second_.try_emplace(name, at::zeros_like(gradient)).first->second;
   mean = mean + (gradient - mean) * (1 - options_.beta1);

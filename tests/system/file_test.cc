@@ -27,6 +27,12 @@ class FileTest : public RefusalTest {
     return {"engine", "create", name, "--ranks=1-3", "--model=" + folder, "--lr=0.1"};
   }
 
+  // What is wrong stands in a file; the flag that led to it is named as well.
+  static Refusal BadModel(const std::string& folder, Words said) {
+    said.push_back("--model=" + folder);
+    return {CreateFrom(folder), kRefused, std::move(said)};
+  }
+
   // A folder whose config.json is the small model's with changes.
   static Refusal BadConfig(const json& changes, Words said) {
     json config = ConfigOf(Data().untied.shape);
@@ -38,14 +44,14 @@ class FileTest : public RefusalTest {
     }
     const std::string folder = NewModelFolder();
     WriteModel(folder, config, Data().untied.weights);
-    return {CreateFrom(folder), kRefused, std::move(said)};
+    return BadModel(folder, std::move(said));
   }
 
   static Refusal BadConfigText(const std::string& text, Words said) {
     const std::string folder = NewModelFolder();
     WriteModel(folder, {}, Data().untied.weights);
     WriteFile(folder + "/config.json", text);
-    return {CreateFrom(folder), kRefused, std::move(said)};
+    return BadModel(folder, std::move(said));
   }
 
   // A folder with a good config and this file.
@@ -57,7 +63,7 @@ class FileTest : public RefusalTest {
   }
 
   static Refusal BadWeights(const std::string& safetensors, Words said) {
-    return {CreateFrom(FolderWith(safetensors)), kRefused, std::move(said)};
+    return BadModel(FolderWith(safetensors), std::move(said));
   }
 
   static Refusal BadTensors(const TensorMap& tensors, Words said) {
@@ -94,6 +100,7 @@ TEST_F(FileTest, Config_ThatIsNotOne_IsRefused) {
   ExpectRefused({BadConfigText("", {"config.json"}), BadConfigText("{", {"config.json"}),
                  BadConfigText("[]", {"config.json"}), BadConfigText("\xff\xfe{}", {"config.json"}),
                  BadConfigText(std::string(100000, '['), {"config.json"}),
+                 BadConfigText("{\"hidden_size\": 1e400}", {"config.json", "1.8e308"}),
                  BadConfigText("{}", {"model_type"})});
 }
 
@@ -220,7 +227,7 @@ TEST_F(FileTest, Index_ThatLies_IsRefused) {
   const auto with = [&](const std::string& file) {
     json map = good;
     map["model.norm.weight"] = file;
-    return Refusal{CreateFrom(folder_with_index(map)), kRefused, {file}};
+    return BadModel(folder_with_index(map), {file});
   };
   const std::string twice = folder_with_index(good);
   TensorMap second;
@@ -229,10 +236,8 @@ TEST_F(FileTest, Index_ThatLies_IsRefused) {
   json map = good;
   map["model.norm.weight"] = "second.safetensors";
   WriteFile(twice + "/model.safetensors.index.json", json{{"weight_map", map}}.dump());
-  ExpectRefused({with("missing.safetensors"),
-                 with("../l2/model.safetensors"),
-                 with("/etc/passwd"),
-                 {CreateFrom(twice), kRefused, {"model.norm.weight"}}});
+  ExpectRefused({with("missing.safetensors"), with("../l2/model.safetensors"), with("/etc/passwd"),
+                 BadModel(twice, {"model.norm.weight"})});
   // And the good one is accepted.
   cli().ctl().MustRun(CreateFrom(folder_with_index(good), "indexed"));
   cli().Delete("indexed");
@@ -246,7 +251,10 @@ TEST_F(FileTest, Folder_WithOtherFormats_IsRefused) {
   const std::string outside = NewFolder("outside");
   WriteFile(outside + "/model.safetensors", EncodeSafetensors(Data().untied.weights));
   std::filesystem::create_symlink(outside + "/model.safetensors", link + "/model.safetensors");
-  ExpectRefused({{CreateFrom(folder), kRefused, {folder, "safetensors"}},
+  const std::string empty = FolderWith("");
+  std::filesystem::remove(empty + "/model.safetensors");
+  ExpectRefused({BadModel(folder, {"safetensors"}),
+                 BadModel(empty, {"safetensors", "random:" + empty}),
                  {CreateFrom(link), kRefused, {"--data-root"}}});
 }
 
@@ -262,7 +270,6 @@ TEST_F(FileTest, Tokens_ThatCannotBeUsed_AreRefused) {
        BadTrain("actor", "short.u16.bin", row.substr(2), {"--data", "short.u16.bin", "17", "16"}),
        BadTrain("actor", "big.u16.bin", big_token, {"big.u16.bin", "257", "10"}),
        BadTrain("actor", "text.txt", row, {"--data", "text.txt", ".u16.bin"}),
-       BadTrain("actor", "text.jsonl", "{\"tokens\":[1,2]}\n", {"not available", "jsonl"}),
        BadTrain("net", "text2.u16.bin", row, {"--data", "text2.u16.bin", ".jsonl"}, {})});
   const auto from = [](const std::string& path) {
     return Words{"train", "actor", "--data=" + path, "--steps=1", "--batch=2", "--seq=16"};
@@ -282,7 +289,8 @@ TEST_F(FileTest, Rows_ThatCannotBeUsed_AreRefused) {
   const std::string good =
       json{{"x", std::vector<float>(8)}, {"y", std::vector<float>(4)}}.dump() + "\n";
   const auto bad = [&](const std::string& name, const std::string& line) {
-    return BadTrain("net", name + ".jsonl", good + line + "\n", {name + ".jsonl", "2"}, {});
+    return BadTrain("net", name + ".jsonl", good + line + "\n",
+                    {"--data", name + ".jsonl", "line 2"}, {});
   };
   ExpectRefused({BadTrain("net", "none.jsonl", "", {"--data", "none.jsonl"}, {}),
                  bad("text", "hello"), bad("array", "[1,2]"),
@@ -291,6 +299,23 @@ TEST_F(FileTest, Rows_ThatCannotBeUsed_AreRefused) {
                  bad("long_y", R"({"x":[1,2,3,4,5,6,7,8],"y":[1,2,3,4,5]})"),
                  bad("words", R"({"x":[1,2,3,4,5,6,7,"8"],"y":[1,2,3,4]})"),
                  bad("huge", R"({"x":[1,2,3,4,5,6,7,1e400],"y":[1,2,3,4]})"), bad("blank", "")});
+}
+
+TEST_F(FileTest, MaskedRows_ThatCannotBeUsed_AreRefused) {
+  const auto bad = [&](const std::string& name, const std::string& line, Words said) {
+    said.push_back("--data");
+    said.push_back(name + ".jsonl: line 2: ");
+    return BadTrain("actor", name + ".jsonl", "{\"tokens\":[1,2]}\n" + line + "\n", said);
+  };
+  const std::string long_row = json{{"tokens", std::vector<int>(18, 1)}}.dump();
+  ExpectRefused({BadTrain("actor", "nothing.jsonl", "", {"--data", "nothing.jsonl"}),
+                 bad("long_tokens", long_row, {"18", "1 to 17", "--seq=16"}),
+                 bad("no_tokens", R"({"mask":[1]})", {"tokens is missing"}),
+                 bad("vocabulary", R"({"tokens":[1,257]})", {"257", "0 to 256"}),
+                 bad("short_mask", R"({"tokens":[1,2],"mask":[1]})", {"list of 2 values"}),
+                 bad("odd_mask", R"({"tokens":[1,2],"mask":[0,3]})", {"3", "0, 1, false or true"}),
+                 bad("numbers", R"({"x":[1],"y":[2]})", {"unknown field", "tokens, mask"}),
+                 bad("prose", "hello", {"not valid JSON"})});
 }
 
 // A FIFO keeps whoever opens it waiting; nobody may wait.

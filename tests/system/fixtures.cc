@@ -88,16 +88,26 @@ reference::TrainOptions AdamW(double learning_rate) {
   return options;
 }
 
+reference::TrainOptions Adam(double learning_rate) {
+  reference::TrainOptions options;
+  options.optimizer = reference::Optimizer::kAdam;
+  options.learning_rate = learning_rate;
+  options.weight_decay = 0;
+  return options;
+}
+
 Flags OptimizerFlags(const reference::TrainOptions& options) {
   Flags flags = {absl::StrCat("--lr=", options.learning_rate)};
   if (options.optimizer == reference::Optimizer::kSgd) {
     flags.emplace_back("--optimizer=sgd");
     if (options.momentum != 0) flags.push_back(absl::StrCat("--momentum=", options.momentum));
-    if (options.weight_decay != 0) {
-      flags.push_back(absl::StrCat("--weight-decay=", options.weight_decay));
-    }
   } else {
-    flags.emplace_back("--optimizer=adamw");
+    flags.emplace_back(options.optimizer == reference::Optimizer::kAdam ? "--optimizer=adam"
+                                                                        : "--optimizer=adamw");
+  }
+  const bool adamw = options.optimizer == reference::Optimizer::kAdamW;
+  if (options.weight_decay != (adamw ? 0.01 : 0)) {
+    flags.push_back(absl::StrCat("--weight-decay=", options.weight_decay));
   }
   if (options.clip_norm != 0) flags.push_back(absl::StrCat("--clip-norm=", options.clip_norm));
   return flags;

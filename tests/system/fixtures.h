@@ -56,6 +56,7 @@ reference::Weights ToWeights(const TensorMap& tensors);
 Flags OptimizerFlags(const reference::TrainOptions& options);
 reference::TrainOptions Sgd(double learning_rate = 0.1);
 reference::TrainOptions AdamW(double learning_rate = 1e-3);
+reference::TrainOptions Adam(double learning_rate = 1e-3);
 
 // Steps a model by the reference over the same batches that `train` draws.
 class ReferenceRun {
@@ -66,6 +67,7 @@ class ReferenceRun {
   ReferenceRun(const TensorMap& mlp_weights, const reference::TrainOptions& options);
 
   std::vector<reference::Step> Train(int64_t steps, int64_t batch);
+  void set_learning_rate(double learning_rate) { trainer_.set_learning_rate(learning_rate); }
 
   const reference::Weights& weights() const { return trainer_.weights(); }
 
@@ -82,8 +84,8 @@ class ReferenceRun {
 void ExpectSteps(const std::vector<StepRecord>& actual,
                  const std::vector<reference::Step>& expected, int64_t first = 1);
 
-// The rule for fp32 training on different group sizes: 5e-6 absolute under SGD; under AdamW
-// 1e-3 lr steps + 2 ulp for 99.9 % of the elements and 2 lr steps for all.
+// The rule for fp32 training on different group sizes: 5e-6 absolute under SGD; under Adam
+// and AdamW 1e-3 lr steps + 2 ulp for 99.9 % of the elements and 2 lr steps for all.
 void ExpectWeights(const TensorMap& actual, const reference::Weights& expected,
                    const reference::TrainOptions& options, int64_t steps);
 

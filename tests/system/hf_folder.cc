@@ -58,10 +58,35 @@ RawTensor FromFloats(const std::vector<int64_t>& shape, const std::vector<float>
 }
 
 std::vector<float> ToFloats(const RawTensor& tensor) {
+  if (tensor.dtype == "BF16") {
+    std::vector<float> values(tensor.bytes.size() / sizeof(uint16_t));
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint16_t high = 0;
+      memcpy(&high, tensor.bytes.data() + i * sizeof(high), sizeof(high));
+      const uint32_t bits = uint32_t{high} << 16;
+      memcpy(&values[i], &bits, sizeof(bits));
+    }
+    return values;
+  }
   EXPECT_EQ(tensor.dtype, "F32");
   std::vector<float> values(tensor.bytes.size() / sizeof(float));
   memcpy(values.data(), tensor.bytes.data(), values.size() * sizeof(float));
   return values;
+}
+
+TensorMap ToBf16(const TensorMap& tensors) {
+  TensorMap rounded;
+  for (const auto& [name, tensor] : tensors) {
+    RawTensor& out = rounded[name];
+    out.dtype = "BF16";
+    out.shape = tensor.shape;
+    for (const float value : ToFloats(tensor)) {
+      uint32_t bits = 0;
+      memcpy(&bits, &value, sizeof(bits));
+      out.bytes += LittleEndian((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 2);
+    }
+  }
+  return rounded;
 }
 
 std::string EncodeSafetensors(const std::string& header, const std::string& data) {

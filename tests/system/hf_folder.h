@@ -25,7 +25,10 @@ inline bool operator!=(const RawTensor& a, const RawTensor& b) { return !(a == b
 using TensorMap = std::map<std::string, RawTensor>;
 
 RawTensor FromFloats(const std::vector<int64_t>& shape, const std::vector<float>& values);
-std::vector<float> ToFloats(const RawTensor& tensor);  // F32 only
+std::vector<float> ToFloats(const RawTensor& tensor);  // F32 and BF16
+
+// The same values as BF16, rounded to nearest even.
+TensorMap ToBf16(const TensorMap& tensors);
 
 // The bytes of a file: 8 bytes of header length, the header, the tensors in the order of their
 // names.

@@ -197,11 +197,14 @@ TEST_F(InputTest, Create_WrongChoices_AreRefusedWithTheAllowedOnes) {
   ExpectRefused(
       {{Create({"--lr=0.1", "--role=both"}), kUsage, {"--role", "both", "train", "infer"}},
        {Create({"--lr=0.1", "--dtype=fp64"}), kUsage, {"--dtype", "fp64", "fp32"}},
-       {Create({"--lr=0.1", "--optimizer=lion"}), kUsage, {"--optimizer", "lion", "sgd", "adamw"}},
+       {Create({"--lr=0.1", "--optimizer=lion"}),
+        kUsage,
+        {"--optimizer", "lion", "sgd", "adam", "adamw"}},
        {Create({"--lr=0.1", "--checks=some"}), kUsage, {"--checks", "some", "basic"}},
        {Create({"--lr=0.1", "--optimizer=sgd", "--beta1=0.5"}), kUsage, {"--beta1"}},
        {Create({"--lr=0.1", "--momentum=0.5"}), kUsage, {"--momentum"}},
-       {Create({"--role=infer", "--lr=0.1"}), kUsage, {"--lr"}}});
+       {Create({"--role=infer", "--lr=0.1"}), kUsage, {"--lr"}},
+       {Create({"--role=infer", "--recompute"}), kUsage, {"--recompute", "train"}}});
 }
 
 // Sizes are checked before anything is allocated.
@@ -217,20 +220,16 @@ TEST_F(InputTest, LaterFeatures_SayThatTheyAreNotAvailable) {
   const auto later = [&](Words command, const std::string& what) {
     table.push_back({std::move(command), kRefused, {"not available in this version", what}});
   };
-  for (const std::string flag : {"--offload=cpu", "--hpz=2", "--quantize-gather", "--dry-run",
-                                 "--recompute", "--shard-over=layers:dp", "--optimizer=adam"}) {
+  for (const std::string flag :
+       {"--offload=cpu", "--hpz=2", "--quantize-gather", "--dry-run", "--shard-over=layers:dp"}) {
     later(Create({"--lr=0.1", flag}), flag.substr(2, flag.find('=') - 2));
   }
-  later(Create({"--lr=0.1", "--dtype=bf16"}), "bf16");
-  later(Create({"--lr=0.1", "--dtype=fp16"}), "fp16");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--dry-run"}, "dry");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--in-place"}, "in");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--tp=2"}, "--tp");
   later({"engine", "trace", "actor", "--flight"}, "flight");
-  later({"engine", "set", "actor", "--lr=0.5"}, "set");
   later({"checkpoint", "save", "actor", Data().root + "/checkpoint"}, "checkpoint");
   later({"checkpoint", "load", "actor", Data().root + "/checkpoint"}, "checkpoint");
-  later(Train({"--accumulate=2"}), "--accumulate");
   ExpectRefused(table);
 }
 
@@ -241,7 +240,9 @@ TEST_F(InputTest, Create_WrongModelSpecs_AreRefused) {
   std::filesystem::create_directory_symlink(outside + "/model", root + "/link");
   std::filesystem::create_directories(root + "/no_config");
   ExpectRefused({BadModel(root + "/nothing", {"nothing"}, kRefused),
-                 BadModel("random:" + root + "/nothing", {"nothing"}, kRefused),
+                 BadModel("random:" + root + "/nothing",
+                          {"--model=random:" + root + "/nothing", "mlp:"}, kRefused),
+                 BadModel("hf:gpt2", {"--model", "hf:gpt2", "allowed"}, kRefused),
                  BadModel(root + "/no_config", {"config.json"}, kRefused),
                  BadModel(Data().text.path, {"text.u16.bin"}, kRefused),
                  BadModel("/etc", {"--data-root", "/etc"}, kRefused),
@@ -282,6 +283,12 @@ TEST_F(InputTest, UnknownEnginesAndOperations_AreNamed) {
   ExpectRefused(table);
 }
 
+TEST_F(InputTest, Sync_WrongRoles_NameTheArgument) {
+  ExpectRefused({{{"engine", "sync", "rollout", "actor"}, kRefused, {"SRC=rollout", "trainer"}},
+                 {{"engine", "sync", "actor", "net"}, kRefused, {"DST=net", "inference"}},
+                 {{"engine", "sync", "actor", "actor"}, kRefused, {"DST=actor"}}});
+}
+
 TEST_F(InputTest, Relayout_WrongInput_IsRefused) {
   const auto relayout = [](const Words& flags, const std::string& engine = "actor") {
     Words command = {"engine", "relayout", engine};
@@ -315,11 +322,20 @@ TEST_F(InputTest, Train_WrongNumbers_AreRefused) {
   for (const std::string value : {"0", "-1", "x"})
     table.push_back(BadTrainFlag("--accumulate", value));
   table.push_back({Train({"--seq=0"}), kEither, {"--seq"}});
+  table.push_back({{"train", "actor", "--data=" + Data().text.path, "--steps=1", "--batch=1"},
+                   kRefused,
+                   {"--seq is missing"}});
   table.push_back({Train({"--accumulate=3", "--batch=2"}), kEither, {"--accumulate", "3"}});
   table.push_back({Train({}, "rollout"), kRefused, {"rollout", "train"}});
   table.push_back(
       {Train({"--data=" + Data().mlp_path, "--seq=4"}, "net"), kRefused, {"--seq", "4"}});
   ExpectRefused(table);
+}
+
+std::string LongList() {
+  std::string text;
+  for (int i = 0; i < 64; ++i) text += ",1";
+  return text;
 }
 
 TEST_F(InputTest, Generate_WrongInput_IsRefused) {
@@ -335,7 +351,8 @@ TEST_F(InputTest, Generate_WrongInput_IsRefused) {
       {file("no_prompt", "[]\n"), kUsage, {"--tokens-file", "line 1"}},
       {file("fraction", "[1.5]\n"), kUsage, {"--tokens-file", "line 1"}},
       {file("negative", "[-1]\n"), kUsage, {"--tokens-file", "line 1"}},
-      {file("vocabulary", "[1]\n[2,257]\n"), kRefused, {"257"}},
+      {file("vocabulary", "[1]\n[2,257]\n"), kRefused, {"257", "--tokens-file", "line 2"}},
+      {file("long", "[1]\n[1" + LongList() + "]\n"), kRefused, {"--tokens-file", "line 2", "64"}},
       {Generate({"--tokens-file=/nowhere"}), kUsage, {"--tokens-file"}},
       {Generate({"--tokens-file=" + folder}), kUsage, {"--tokens-file"}},
       {Generate({}, "actor"), kRefused, {"trainer"}},
@@ -374,8 +391,8 @@ TEST_F(InputTest, Export_WrongFolders_AreRefused) {
                  {to(root + "/out_link"), kRefused, {"--data-root"}},
                  {to(root + "/no/parent/at/all"), kRefused, {root + "/no"}},
                  {to(root), kRefused, {root}},
-                 {to(Data().untied.folder), kRefused, {Data().untied.folder}},
-                 {to(Data().text.path), kRefused, {Data().text.path}}});
+                 {to(Data().untied.folder), kRefused, {"DIR=" + Data().untied.folder, "empty"}},
+                 {to(Data().text.path), kRefused, {"DIR=" + Data().text.path}}});
   EXPECT_TRUE(std::filesystem::is_empty(outside));
 }
 

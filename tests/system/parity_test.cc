@@ -24,6 +24,7 @@ struct Case {
   std::string ranks;
   reference::TrainOptions options;
   int64_t batch = 4;
+  int64_t accumulate = 1;
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -39,6 +40,11 @@ reference::TrainOptions WithMomentum(reference::TrainOptions options) {
   return options;
 }
 
+reference::TrainOptions WithDecay(reference::TrainOptions options) {
+  options.weight_decay = 0.1;
+  return options;
+}
+
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
 
 class ParityTest : public FixtureTest, public ::testing::WithParamInterface<Case> {
@@ -48,13 +54,18 @@ class ParityTest : public FixtureTest, public ::testing::WithParamInterface<Case
     if (c.model == ModelKind::kMlp) {
       cli().Create("e", c.ranks, kMlpSpec, OptimizerFlags(c.options));
       ReferenceRun reference(cli().Export("e"), c.options);
-      Compare(reference, {Data().mlp_path, kSteps, c.batch, 0, {}}, c.batch * kMlpOut);
+      Compare(reference, {Data().mlp_path, kSteps, c.batch, 0, Accumulate(c)}, c.batch * kMlpOut);
       return;
     }
     const LlamaFixture& model = c.model == ModelKind::kTied ? Data().tied : Data().untied;
     cli().Create("e", c.ranks, model.folder, OptimizerFlags(c.options));
     ReferenceRun reference(model, Data().text, c.options);
-    Compare(reference, {Data().text.path, kSteps, c.batch, kSeq, {}}, c.batch * kSeq);
+    Compare(reference, {Data().text.path, kSteps, c.batch, kSeq, Accumulate(c)}, c.batch * kSeq);
+  }
+
+  static Flags Accumulate(const Case& c) {
+    if (c.accumulate == 1) return {};
+    return {absl::StrCat("--accumulate=", c.accumulate)};
   }
 
   static void Compare(ReferenceRun& reference, const TrainArgs& args, int64_t tokens_a_step) {
@@ -102,12 +113,27 @@ INSTANTIATE_TEST_SUITE_P(
     NameOf);
 
 INSTANTIATE_TEST_SUITE_P(
+    AdamWithL2, ParityOfFour,
+    ::testing::Values(Case{"One", ModelKind::kTied, "3", Clipped(WithDecay(Adam()))},
+                      Case{"Three", ModelKind::kUntied, "1-3", WithDecay(Adam()), 5},
+                      Case{"MlpDefaults", ModelKind::kMlp, "0-1", Adam(), 7}),
+    NameOf);
+
+INSTANTIATE_TEST_SUITE_P(
     Batches, ParityOfFour,
     ::testing::Values(Case{"FiveRowsOnTwo", ModelKind::kUntied, "0-1", Sgd(), 5},
                       Case{"FiveRowsOnThree", ModelKind::kUntied, "0-2", AdamW(), 5},
                       Case{"OneRowOnThree", ModelKind::kUntied, "1-3", Sgd(), 1},
                       Case{"OneRowOnFourClipped", ModelKind::kUntied, "0-3", Clipped(AdamW()), 1},
                       Case{"AroundTheEnd", ModelKind::kUntied, "0-1", Sgd(), 17}),
+    NameOf);
+
+INSTANTIATE_TEST_SUITE_P(
+    Accumulated, ParityOfFour,
+    ::testing::Values(Case{"One", ModelKind::kTied, "2", AdamW(), 5, 2},
+                      Case{"Two", ModelKind::kUntied, "1-2", Clipped(Sgd()), 7, 3},
+                      Case{"RowByRowOnThree", ModelKind::kUntied, "0-2", AdamW(), 4, 4},
+                      Case{"MlpOnThree", ModelKind::kMlp, "3,0-1", Sgd(0.05), 8, 3}),
     NameOf);
 
 INSTANTIATE_TEST_SUITE_P(Tied, ParityOfFour,
@@ -152,6 +178,27 @@ TEST_F(Parity, Train_InTwoCommands_GoesOnInTheData) {
   EXPECT_EQ(row.value("step", -1), 4);
   EXPECT_EQ(row.value("dataPosition", -1), 4);
   EXPECT_EQ(row.value("weightsVersion", -1), 5);
+}
+
+// Another pattern has a trace of its own and throws none away.
+TEST_F(Parity, Train_AccumulationPatterns_AreRecordedOnceEach) {
+  cli().Create("e", "1-3", Data().untied.folder, OptimizerFlags(Sgd()));
+  ReferenceRun reference(Data().untied, Data().text, Sgd());
+  std::vector<StepRecord> steps;
+  for (const std::string flag : {"1", "2", "1", "4", "2"}) {
+    const Flags flags = {"--accumulate=" + flag};
+    const std::vector<StepRecord> step = cli().Train("e", {Data().text.path, 1, 4, kSeq, flags});
+    steps.insert(steps.end(), step.begin(), step.end());
+  }
+  ExpectSteps(steps, reference.Train(5, 4));
+  const nlohmann::json trace = cli().ctl().MustRun({"engine", "trace", "e"}).json();
+  std::vector<std::string> kinds;
+  for (const nlohmann::json& pass : trace["passes"]) {
+    kinds.push_back(pass["kind"]);
+    EXPECT_EQ(pass["records"], 1) << pass["kind"];
+    EXPECT_EQ(pass["state"], "AGREED");
+  }
+  EXPECT_EQ(kinds, (std::vector<std::string>{"train", "train accumulate=2", "train accumulate=4"}));
 }
 
 // A .u32.bin file is read like a .u16.bin file.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -26,6 +27,14 @@ std::vector<std::string> Problems(const Refusal& refusal, const CtlResult& resul
     problems.push_back("it printed " + result.output);
   }
   if (SplitLines(result.errors).size() != 1) problems.emplace_back("not one line on stderr");
+  // Words of a library, one thing said twice, and a hint at an engine that is not there.
+  for (const absl::string_view unclear : {"exception", "engine describe new", "engine trace new"}) {
+    if (absl::StrContains(result.errors, unclear)) problems.emplace_back(unclear);
+  }
+  const size_t phase = result.errors.find("phase ");
+  if (phase != std::string::npos && result.errors.find("phase ", phase + 1) != std::string::npos) {
+    problems.emplace_back("two phases");
+  }
   for (const std::string& word : refusal.said) {
     if (result.errors.find(word) == std::string::npos) {
       problems.push_back(absl::StrCat("\"", word, "\" is not mentioned"));

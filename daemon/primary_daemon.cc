@@ -9,6 +9,7 @@
 #include "daemon/control/join_service.h"
 #include "daemon/daemon_parts.h"
 #include "daemon/node/rank_table.h"
+#include "daemon/store/store.h"
 #include "spdlog/spdlog.h"
 
 namespace regroup {
@@ -29,7 +30,11 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
       Supervisor::Make(parts.supervisor, &ranks);
   if (!supervisor.ok()) return supervisor.status();
 
+  const absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(parts.state_dir.path());
+  if (!store.ok()) return store.status();
+
   ControlOptions control_options;
+  control_options.store = store->get();
   control_options.node = flags.node;
   control_options.first_rank = first_rank;
   control_options.limits.ranks = flags.ranks;
@@ -43,6 +48,7 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
     }
   });
   cluster = std::make_unique<Cluster>(&control, &ranks);
+  if (absl::Status restored = control.Restore(); !restored.ok()) return restored;
   JoinService join_service(cluster.get());
   MoreServices more;
   more.services = {&join_service};
@@ -74,7 +80,9 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
     };
     status = (*supervisor)->Run(hooks);
   }
-  // Workers of other nodes go on; nobody here waits for them any more.
+  // Workers of other nodes go on; nobody here waits for them any more, and what that looks like is
+  // no news of their engines.
+  (*store)->Freeze();
   ranks.EndCalls("the primary is stopping");
   control.Shutdown(absl::InfiniteDuration());
   (*server)->Shutdown(absl::Seconds(1));

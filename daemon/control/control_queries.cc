@@ -6,34 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/control/control.h"
 #include "proto/rpc_status.h"
-#include "spdlog/spdlog.h"
 
 namespace regroup {
 namespace {
 
 constexpr int64_t kMicros = 1000000;  // a second
 
-// Whether the ranks of the layout hold (or are about to hold) the engine.
-bool HoldsRanks(const EngineRecord& engine) {
-  return engine.state != v1::ENGINE_STATE_FAILED && engine.state != v1::ENGINE_STATE_GONE;
-}
-
 }  // namespace
 
 void Control::SetAddress(const std::string& address) { nodes_.SetOwnAddress(address); }
-
-void Control::Attached(const WorkerRef& ref, const v1::WorkerState& state) {
-  for (const v1::HeldEngine& held : state.engines()) {
-    const absl::optional<EngineRecord> engine = context_->engines().Get(held.uid());
-    if (engine.has_value() && HoldsRanks(*engine)) {
-      const auto& members = engine->members;
-      if (std::find(members.begin(), members.end(), ref) != members.end()) continue;
-    }
-    spdlog::info("rank {}: it holds engine {}, which does not lie there; dropping it", ref.rank,
-                 held.name());
-    context_->commands().DropAsync({ref}, held.uid(), held.name(), [] {});
-  }
-}
 
 v1::GetStatusResponse Control::Status() const {
   v1::GetStatusResponse response;

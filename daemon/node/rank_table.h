@@ -41,8 +41,9 @@ class RankTable {
 
   int size() const;  // how many ranks there are: their numbers may have gaps
 
-  // Adds `count` ranks of `node`, STARTING; those that there are already stay as they are.
-  void AddRanks(int first, int count, const std::string& node);
+  // Adds `count` ranks of `node`; those that there are already stay as they are.
+  void AddRanks(int first, int count, const std::string& node,
+                v1::RankState state = v1::RANK_STATE_STARTING);
 
   // "" = this daemon's, or no such rank.
   std::string NodeOf(int rank) const;

@@ -158,8 +158,8 @@ absl::StatusOr<v1::Operation> Client::CancelOperation(v1::CancelOperationRequest
   return impl_->Mutate(&Stub::AsyncCancelOperation, std::move(request), call);
 }
 
-absl::StatusOr<v1::Engine> Client::SetEngine(v1::SetEngineRequest request,
-                                             const CallOptions& call) {
+absl::StatusOr<v1::Operation> Client::SetEngine(v1::SetEngineRequest request,
+                                                const CallOptions& call) {
   return impl_->Mutate(&Stub::AsyncSetEngine, std::move(request), call);
 }
 

@@ -78,7 +78,8 @@ class Client {
                                                const CallOptions& call = {});
   absl::StatusOr<v1::Operation> CancelOperation(v1::CancelOperationRequest request,
                                                 const CallOptions& call = {});
-  absl::StatusOr<v1::Engine> SetEngine(v1::SetEngineRequest request, const CallOptions& call = {});
+  absl::StatusOr<v1::Operation> SetEngine(v1::SetEngineRequest request,
+                                          const CallOptions& call = {});
 
   // See a state of an operation that is followed; the last one is done.
   using OnProgress = std::function<void(const v1::Operation&)>;

@@ -163,6 +163,7 @@ TEST(EngineView, Describe_HasSpecGroupsAndMemory) {
   v1::OptimizerSpec* optimizer = engine.mutable_spec()->mutable_optimizer();
   optimizer->set_name("adamw");
   optimizer->set_learning_rate(1e-5);
+  engine.mutable_spec()->set_recompute(true);
   v1::PartitionGroup* group = engine.add_groups();
   group->set_name("dp");
   group->add_ranks(1);
@@ -170,9 +171,10 @@ TEST(EngineView, Describe_HasSpecGroupsAndMemory) {
   memory->set_rank(1);
   memory->set_peak_bytes(1500000);
   const std::string view = DescribeView(engine, false);
-  for (const char* part : {"engine actor: TRAIN, READY, idle\n", "1-2, lead 1",
-                           "134.5 M in 32 units", "adamw, lr 1e-05", "group  ranks  parameters",
-                           "rank  weights  optimizer  buffers    peak", "1.5 MB"}) {
+  for (const char* part :
+       {"engine actor: TRAIN, READY, idle\n", "1-2, lead 1", "134.5 M in 32 units",
+        "adamw, lr 1e-05", "recompute   activations, in the backward pass\n",
+        "group  ranks  parameters", "rank  weights  optimizer  buffers    peak", "1.5 MB"}) {
     EXPECT_NE(view.find(part), std::string::npos) << part << "\n" << view;
   }
 }

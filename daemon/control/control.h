@@ -15,7 +15,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "daemon/control/cancellation.h"
+#include "daemon/control/node_table.h"
 #include "daemon/control/operation_context.h"
 #include "daemon/control/request_log.h"
 #include "daemon/control/validate.h"
@@ -26,7 +28,8 @@ namespace regroup {
 
 struct ControlOptions {
   std::string node;
-  RequestLimits limits;
+  int first_rank = 0;    // of this node
+  RequestLimits limits;  // of this node: its number of ranks, its data roots
   OperationTiming timing;
 };
 
@@ -35,8 +38,7 @@ class Control {
  public:
   static constexpr size_t kMaxOperations = 256;  // that run or wait at a time, deletes aside
 
-  // `ranks` outlives this and has options.limits.ranks ranks. `killer` kills a worker and does not
-  // block.
+  // `ranks` outlives this and has this node's ranks. `killer` kills a worker and does not block.
   Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer);
   // Waits for all operations: call Shutdown, and end the workers, before.
   ~Control();
@@ -48,6 +50,7 @@ class Control {
   absl::StatusOr<v1::Operation> RelayoutEngine(const v1::RelayoutEngineRequest& request);
   absl::StatusOr<v1::Operation> SyncEngine(const v1::SyncEngineRequest& request);
   absl::StatusOr<v1::Operation> ExportEngine(const v1::ExportEngineRequest& request);
+  absl::StatusOr<v1::Operation> SetEngine(const v1::SetEngineRequest& request);
   absl::StatusOr<v1::Operation> CancelOperation(const v1::CancelOperationRequest& request);
 
   // Block until all is over. `accepted` gets the operation's id, before it has its turn; `emit`
@@ -67,6 +70,12 @@ class Control {
   void TraceEngine(const v1::TraceEngineRequest& request, absl::Duration timeout,
                    std::function<void(absl::StatusOr<v1::EngineTrace>)> done) const;
   OperationTable& operations() { return context_->operations(); }
+  NodeTable& nodes() { return nodes_; }
+
+  // Whoever follows other nodes found a worker there that this daemon did not know, or had given
+  // up: what it holds of engines that do not lie on it is dropped, before anything else is asked of
+  // it. Does not block.
+  void Attached(const WorkerRef& ref, const v1::WorkerState& state);
 
   // Runs `task`, which may block, on a thread of its own. Errors: as TaskGroup::Start's, e.g. once
   // Shutdown was called.
@@ -100,6 +109,9 @@ class Control {
       const std::string& request_id, const google::protobuf::Message& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(accept_mutex_);
 
+  // What a request is checked against that lets workers on `ranks` open its paths: the ranks of all
+  // nodes; this node's data roots if it has one of them. (Other nodes check against their own.)
+  RequestLimits LimitsOn(absl::Span<const int> ranks) const;
   absl::Status CheckRoom() const;
   // The engine, if something can still become of it: not FAILED, not DELETING. And if it has a role
   // that `kind` of operation is for.
@@ -111,8 +123,7 @@ class Control {
 
   const ControlOptions options_;
   const std::unique_ptr<OperationContext> context_;
-  mutable absl::Mutex mutex_;
-  std::string address_ ABSL_GUARDED_BY(mutex_);
+  NodeTable nodes_;
   absl::Mutex accept_mutex_;  // requests are accepted one at a time; never held over I/O
   RequestLog requests_ ABSL_GUARDED_BY(accept_mutex_);
 };

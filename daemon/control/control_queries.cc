@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/control/control.h"
 #include "proto/rpc_status.h"
+#include "spdlog/spdlog.h"
 
 namespace regroup {
 namespace {
@@ -19,9 +20,19 @@ bool HoldsRanks(const EngineRecord& engine) {
 
 }  // namespace
 
-void Control::SetAddress(const std::string& address) {
-  absl::MutexLock lock(&mutex_);
-  address_ = address;
+void Control::SetAddress(const std::string& address) { nodes_.SetOwnAddress(address); }
+
+void Control::Attached(const WorkerRef& ref, const v1::WorkerState& state) {
+  for (const v1::HeldEngine& held : state.engines()) {
+    const absl::optional<EngineRecord> engine = context_->engines().Get(held.uid());
+    if (engine.has_value() && HoldsRanks(*engine)) {
+      const auto& members = engine->members;
+      if (std::find(members.begin(), members.end(), ref) != members.end()) continue;
+    }
+    spdlog::info("rank {}: it holds engine {}, which does not lie there; dropping it", ref.rank,
+                 held.name());
+    context_->commands().DropAsync({ref}, held.uid(), held.name(), [] {});
+  }
 }
 
 v1::GetStatusResponse Control::Status() const {
@@ -34,18 +45,17 @@ v1::GetStatusResponse Control::Status() const {
       engines_of_rank[rank].push_back(engine.spec.name());
     }
   }
-  v1::Node& node = *response.add_nodes();
-  node.set_node(options_.node);
-  node.set_state(v1::NODE_STATE_READY);
-  {
-    absl::MutexLock lock(&mutex_);
-    node.set_address(address_);
+  for (const NodeRecord& record : nodes_.List()) {
+    v1::Node& node = *response.add_nodes();
+    node.set_node(record.name);
+    node.set_state(record.state);
+    node.set_address(record.address);
+    for (int i = 0; i < record.ranks; ++i) node.add_ranks(record.first_rank + i);
   }
   for (const RankInfo& info : context_->ranks().List()) {
-    node.add_ranks(info.rank);
     v1::Rank& rank = *response.add_ranks();
     rank.set_rank(info.rank);
-    rank.set_node(options_.node);
+    rank.set_node(info.node.empty() ? options_.node : info.node);
     rank.set_pid(info.pid);
     rank.set_state(info.state);
     rank.set_error(info.error);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/daemon_channel.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
@@ -18,7 +19,8 @@
 namespace regroup {
 namespace {
 
-constexpr int kMaxMessageBytes = 64 << 20;  // thousands of long prompts
+constexpr int kMaxMessageBytes = 64 << 20;   // thousands of long prompts
+constexpr int kMaxCommandBytes = 256 << 20;  // as workers allow
 // Of reflection, which has one for each open stream; the Control service takes none.
 constexpr int kMaxBlockingThreads = 16;
 
@@ -71,20 +73,16 @@ absl::StatusOr<std::string> Resolve(const std::string& host, int port) {
 
 }  // namespace
 
-std::string JoinHostPort(const std::string& host, int port) {
-  const bool ipv6 = host.find(':') != std::string::npos;
-  return absl::StrCat(ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
-}
-
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::string& host,
-                                                                    int port, Control* control) {
+                                                                    int port, Control* control,
+                                                                    const MoreServices& more) {
   const auto error = [&](absl::string_view why) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on --listen=", JoinHostPort(host, port), ": ", why));
   };
   const absl::StatusOr<std::string> address = Resolve(host, port);
   if (!address.ok()) return error(address.status().message());
-  std::unique_ptr<ControlServer> result(new ControlServer(host, control));
+  std::unique_ptr<ControlServer> result(new ControlServer(host));
   AddStandardServices();
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("control");
@@ -94,17 +92,22 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
   // A client that vanished without a word is noticed within a minute.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(control == nullptr ? kMaxCommandBytes : kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxCommandBytes);
   builder.AddListeningPort(JoinHostPort(*address, port), grpc::InsecureServerCredentials(),
                            &result->port_);
-  builder.RegisterService(&result->service_);
+  if (control != nullptr) {
+    result->service_ = std::make_unique<ControlService>(control);
+    builder.RegisterService(result->service_.get());
+  }
+  for (grpc::Service* service : more.services) builder.RegisterService(service);
+  if (more.others != nullptr) builder.RegisterCallbackGenericService(more.others);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || result->port_ == 0) {
     return error("the address cannot be used");
   }
   result->SetServing(false);
-  control->SetAddress(result->address());
+  if (control != nullptr) control->SetAddress(result->address());
   return result;
 }
 
@@ -114,10 +117,8 @@ std::string ControlServer::address() const { return JoinHostPort(host_, port_); 
 
 void ControlServer::SetServing(bool serving) {
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  for (const std::string& service :
-       {std::string(), std::string(v1::Control::service_full_name())}) {
-    health->SetServingStatus(service, serving);
-  }
+  health->SetServingStatus("", serving);
+  if (service_ != nullptr) health->SetServingStatus(v1::Control::service_full_name(), serving);
 }
 
 void ControlServer::Shutdown(absl::Duration grace) {

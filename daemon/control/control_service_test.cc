@@ -330,11 +330,6 @@ TEST_F(ServiceTest, Lists_AnswerWhileWorkersHang) {
 }
 
 TEST_F(ServiceTest, NotAvailable_SaysSo) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::Engine engine;
-  const absl::Status set = FromGrpc(stub_->SetEngine(&context, v1::SetEngineRequest(), &engine));
-  EXPECT_EQ(set.message(), "not available in this version: engine set");
   grpc::ClientContext saving;
   SetDeadline(saving);
   v1::Operation operation;

@@ -17,9 +17,10 @@ absl::Status RunExport(OperationRun& run, uint64_t uid, const std::string& direc
   options.progress = [&run](int64_t done, int64_t total) { run.SetProgress(done, total); };
   const RankCommands::Outcome outcome = run.RunPhase(
       engine.members, uid,
-      [&directory](size_t) {
+      [&directory](size_t i) {
         v1::Command command;
-        command.mutable_export_engine()->set_directory(directory);
+        v1::ExportEngine& request = *command.mutable_export_engine();
+        if (i == 0) request.set_directory(directory);  // the lead, which alone opens it
         return command;
       },
       options, run.cancellation());

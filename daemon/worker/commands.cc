@@ -91,19 +91,24 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
       return ExportEngine(engine->get(), command.export_engine(), result->mutable_export_engine());
     }
     case v1::Command::kStartGeneration: {
-      const auto engine = FormedInference(uid);
+      const auto engine = FormedIdle(uid);
       if (!engine.ok()) return engine.status();
       return StartGeneration(engine->get(), command.start_generation());
     }
     case v1::Command::kDecodeToken: {
-      const auto engine = FormedInference(uid);
+      const auto engine = FormedIdle(uid);
       if (!engine.ok()) return engine.status();
       return DecodeToken(engine->get(), result->mutable_decode_token());
     }
     case v1::Command::kEndGeneration: {
-      const auto engine = FormedInference(uid);
+      const auto engine = FormedIdle(uid);
       if (!engine.ok()) return engine.status();
       return EndGeneration(engine->get());
+    }
+    case v1::Command::kSetSettings: {
+      const auto engine = FormedIdle(uid);
+      if (!engine.ok()) return engine.status();
+      return SetSettings(engine->get(), command.set_settings());
     }
     case v1::Command::COMMAND_NOT_SET:
       break;
@@ -151,6 +156,13 @@ absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::FormedInference(uint64_t u
     return absl::FailedPreconditionError(absl::StrCat(
         "engine ", (*engine)->spec.name, " is a trainer; allowed: an engine of role infer"));
   }
+  return engine;
+}
+
+absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::FormedIdle(uint64_t uid) const {
+  auto engine = Formed(uid);
+  if (!engine.ok()) return engine;
+  if (absl::Status status = CheckNotMoving(**engine); !status.ok()) return status;
   return engine;
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -23,15 +24,22 @@ std::string OptimizerLine(const OptimizerSpec& spec) {
       spec.weight_decay);
 }
 
+// A folder may have another path on another machine: what it holds is what counts.
+std::string ModelTerm(const std::string& model) {
+  if (absl::StartsWith(model, "mlp:")) return absl::StrCat("model ", model);
+  return absl::StartsWith(model, "random:") ? "model random:" : "model of a folder";
+}
+
 // Everything that ranks of an engine must mean alike, a value a line.
 std::vector<std::string> Terms(const HeldEngine& engine) {
   const EngineSpec& spec = engine.spec;
   std::vector<std::string> terms = {
       absl::StrCat("engine ", spec.name, " uid ", spec.uid),
-      absl::StrCat("model ", spec.model),
+      ModelTerm(spec.model),
       absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
       absl::StrCat("layout ", spec.layout.ToString()),
       absl::StrFormat("clip norm %.17g", spec.clip_norm),
+      absl::StrCat("recompute ", static_cast<int>(spec.recompute)),
       absl::StrCat("seed ", spec.seed),
       absl::StrCat("checks ", static_cast<int>(spec.checks)),
       absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),
@@ -163,6 +171,18 @@ absl::Status Commands::BuildEngine(HeldEngine* engine, EngineState state,
   engine->inference = *std::move(inference);
   engine->creation_group = std::move(group);
   engine->SetMemory(memory);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::SetSettings(HeldEngine* engine, const v1::SetSettings& request) {
+  const absl::StatusOr<EngineSettings> settings = SettingsFromProto(request);
+  if (!settings.ok()) return settings.status();
+  if (const auto trainer = engine->trainer(); trainer != nullptr) {
+    if (absl::Status status = trainer->Set(*settings); !status.ok()) return status;
+    engine->spec.optimizer.learning_rate = settings->learning_rate;
+  }
+  engine->spec.checks = settings->checks;
+  engine->spec.timeout = settings->timeout;
   return absl::OkStatus();
 }
 

@@ -50,7 +50,9 @@ class HeldEngine {
              std::vector<std::string> content_terms, bool is_guest = false);
 
   // A trainer's hooks point to its model, so the model goes last.
-  const EngineSpec spec;
+  // The executor changes its settings (learning rate, checks, timeout); other threads read the
+  // rest.
+  EngineSpec spec;
   const std::shared_ptr<LoadedModel> model;
   const std::vector<std::string> content_terms;  // of the weight source
   const bool is_guest;

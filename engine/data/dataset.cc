@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/data/json_dataset.h"
+#include "engine/data/masked_dataset.h"
 #include "engine/data/token_dataset.h"
 #include "engine/group/comm_status.h"
 #include "engine/model/input_file.h"
@@ -33,6 +34,7 @@ absl::StatusOr<std::string> DigestOf(const InputFile& file) {
 // Opens the file by its kind, which its ending gives.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenRows(std::unique_ptr<InputFile> file, int token_bytes,
                                                   int64_t seq, const ModelLimits& limits) {
+  if (token_bytes == 0 && limits.is_language_model) return OpenMaskedRows(*file, seq, limits);
   if (token_bytes == 0) return OpenJsonRows(*file, limits);
   return OpenTokens(std::move(file), token_bytes, seq, limits);
 }
@@ -47,14 +49,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, 
   const int token_bytes = absl::EndsWith(path, ".u16.bin")   ? 2
                           : absl::EndsWith(path, ".u32.bin") ? 4
                                                              : 0;
-  if (limits.is_language_model && token_bytes == 0) {
-    if (is_json) {
-      return absl::UnimplementedError(
-          absl::StrCat("not available in this version: --data=", path,
-                       " (.jsonl for a language model); allowed: *.u16.bin, *.u32.bin"));
-    }
+  if (limits.is_language_model && token_bytes == 0 && !is_json) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--data=", path, ": must be named *.u16.bin or *.u32.bin for a language model"));
+        "--data=", path, ": must be named *.u16.bin, *.u32.bin or *.jsonl for a language model"));
   }
   if (!limits.is_language_model && !is_json) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 // Rows of a training file. Row r of a token file holds tokens [r*T, r*T + T] (T inputs, T
-// next-token targets); a .jsonl file for mlp models holds {"x": [...], "y": [...]} a line.
+// next-token targets). A .jsonl file holds a row a line: for language models {"tokens": [...],
+// "mask": [...]}, for mlp models {"x": [...], "y": [...]}.
 #ifndef ENGINE_DATA_DATASET_H_
 #define ENGINE_DATA_DATASET_H_
 
@@ -21,8 +22,7 @@ class Dataset {
   // Opens `path` for a model with `limits` and rows of `seq` tokens (0 for mlp models).
   // Errors, each naming --data or --seq, the value and what is allowed: NOT_FOUND; INVALID_ARGUMENT
   // (ending, empty, odd length, a line that is too long, shorter than one row, seq <= 0 or above
-  // max_positions, seq given for mlp, a json line that is not a row); UNIMPLEMENTED (.jsonl for a
-  // language model, in this version).
+  // max_positions, seq given for mlp, a json line that is not a row).
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const std::string& path, int64_t seq,
                                                        const ModelLimits& limits);
   virtual ~Dataset() = default;

@@ -206,13 +206,18 @@ at::Tensor Decoder::LossSum(UnitRunner& runner, const Batch& batch) const {
                    });
   }
   const bool tied = config_.tie_word_embeddings;
-  x = runner.Run(LastUnit(), x, [this, tied](const at::Tensor& h, Params params) {
-    const at::Tensor normed = Norm(h, params[0]);
-    return tied ? normed : at::linear(normed, params[1]);
-  });
+  UnitRunner::Use head;
+  head.keep_graph = true;
+  x = runner.Run(
+      LastUnit(), x,
+      [this, tied](const at::Tensor& h, Params params) {
+        const at::Tensor normed = Norm(h, params[0]);
+        return tied ? normed : at::linear(normed, params[1]);
+      },
+      tied ? UnitRunner::Use{} : head);
   if (tied) {
-    x = runner.Run(0, x,
-                   [](const at::Tensor& h, Params params) { return at::linear(h, params[0]); });
+    x = runner.Run(
+        0, x, [](const at::Tensor& h, Params params) { return at::linear(h, params[0]); }, head);
   }
   // Nothing here holds the logits on: the loss keeps what its backward needs. It is fp32 whatever
   // the weights are, as transformers computes it.
@@ -289,14 +294,21 @@ int64_t Decoder::CacheBytes(int64_t capacity) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
-// Of each token: its logits with their gradients in fp32, and in each layer some 16 vectors of the
-// hidden size that the backward pass reads.
-int64_t Decoder::ActivationBytes(int64_t rows, int64_t seq) const {
-  const double of_token = 8.0 * static_cast<double>(config_.vocab_size) +
-                          16.0 * static_cast<double>(config_.num_layers) *
-                              static_cast<double>(config_.hidden_size) *
-                              static_cast<double>(DTypeBytes(table_.dtype()));
+// Of each token: its logits with their gradients in fp32, and vectors of the hidden size that the
+// backward pass reads: some 16 in each layer, or each layer's input and the 16 of one layer.
+int64_t Decoder::PassBytes(int64_t rows, int64_t seq, double vectors) const {
+  const double of_token =
+      8.0 * static_cast<double>(config_.vocab_size) +
+      vectors * static_cast<double>(config_.hidden_size * DTypeBytes(table_.dtype()));
   return SaturatedBytes(static_cast<double>(rows) * static_cast<double>(seq) * of_token);
+}
+
+int64_t Decoder::ActivationBytes(int64_t rows, int64_t seq) const {
+  return PassBytes(rows, seq, 16.0 * static_cast<double>(config_.num_layers));
+}
+
+int64_t Decoder::RecomputedActivationBytes(int64_t rows, int64_t seq) const {
+  return PassBytes(rows, seq, 16.0 + static_cast<double>(config_.num_layers));
 }
 
 std::string Decoder::Signature() const {

@@ -35,9 +35,12 @@ class Decoder : public Model {
   KvCache MakeCache(int64_t capacity) const override;
   int64_t CacheBytes(int64_t capacity) const override;
   int64_t ActivationBytes(int64_t rows, int64_t seq) const override;
+  int64_t RecomputedActivationBytes(int64_t rows, int64_t seq) const override;
   std::string Signature() const override;
 
  private:
+  int64_t PassBytes(int64_t rows, int64_t seq, double vectors) const;
+
   // Cosines and sines [T, head_dim] of consecutive positions.
   struct Rotary {
     at::Tensor cos;

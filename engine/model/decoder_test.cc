@@ -385,6 +385,7 @@ TEST(DecoderTest, Signature_WhatNoTableShows_IsInIt) {
 TEST(DecoderTest, ActivationBytes_GrowWithTheBatchAndSaturate) {
   const Decoder decoder(ConfigOf({}), DType::kFp32);
   EXPECT_EQ(decoder.ActivationBytes(3, 5), 15 * (2 * 257 + 2 * 64 * 16) * 4);
+  EXPECT_EQ(decoder.RecomputedActivationBytes(3, 5), 15 * (2 * 257 + (2 + 16) * 64) * 4);
   EXPECT_EQ(decoder.ActivationBytes(int64_t{1} << 62, 1 << 20), INT64_MAX);
 }
 

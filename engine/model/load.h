@@ -43,7 +43,7 @@ struct LoadedModel {
 // files' own. Everything is checked before anything is allocated: all missing, unexpected and
 // mis-shaped tensors are listed in one error. Errors: INVALID_ARGUMENT (spec, config or header,
 // naming file, field and value), NOT_FOUND (folder or file), UNIMPLEMENTED (model type, rope type,
-// activation, dtype).
+// activation, files of several dtypes).
 absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
                                       uint64_t seed);
 

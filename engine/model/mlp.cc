@@ -75,6 +75,11 @@ int64_t Mlp::ActivationBytes(int64_t rows, int64_t seq) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
+// A layer's input is all that its backward reads.
+int64_t Mlp::RecomputedActivationBytes(int64_t rows, int64_t seq) const {
+  return ActivationBytes(rows, seq);
+}
+
 std::string Mlp::Signature() const { return "mlp relu, squared error"; }
 
 absl::StatusOr<ModelDefinition> Mlp::Define(const ConfigFile& config, DType dtype) {

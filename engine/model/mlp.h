@@ -38,6 +38,7 @@ class Mlp : public Model {
   KvCache MakeCache(int64_t capacity) const override;
   int64_t CacheBytes(int64_t capacity) const override;
   int64_t ActivationBytes(int64_t rows, int64_t seq) const override;
+  int64_t RecomputedActivationBytes(int64_t rows, int64_t seq) const override;
   std::string Signature() const override;
 
  private:

@@ -19,7 +19,7 @@ namespace regroup {
 
 // The rows of one rank of one (micro-)batch; zero rows are allowed and run the same graph.
 struct Batch {
-  at::Tensor inputs;   // language models: int64 [b, T]; mlp: float [b, in]
+  at::Tensor inputs;   // language models: int64 [b, T], T up to --seq; mlp: float [b, in]
   at::Tensor targets;  // language models: int64 [b, T], -100 = not counted; mlp: float [b, out]
 };
 
@@ -88,6 +88,10 @@ class Model {
   // Bytes that a forward and backward pass over `rows` rows of `seq` tokens (1 for an mlp) takes at
   // least, beside weights and gradients. Saturates.
   virtual int64_t ActivationBytes(int64_t rows, int64_t seq) const = 0;
+
+  // The same where units are computed again in backward: each unit's input, and the inside of one
+  // unit. 0 is allowed: then such passes are not refused for memory.
+  virtual int64_t RecomputedActivationBytes(int64_t rows, int64_t seq) const { return 0; }
 
   // What decides the values computed from the same weights but stands in no table: equal for models
   // that compute the same.

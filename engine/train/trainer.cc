@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 #include "engine/optim/optimizer.h"
@@ -35,7 +36,8 @@ class ZeroTrainer : public Trainer {
         model_(model),
         state_(std::move(state)),
         group_(std::move(group)),
-        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks),
+        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks,
+                spec.recompute),
         generation_(model),
         weights_bytes_(WeightsBytes(state_)),
         optimizer_bytes_(OptimizerBytes(state_)) {}
@@ -119,6 +121,20 @@ class ZeroTrainer : public Trainer {
     CountCaches();
   }
 
+  absl::Status Set(const EngineSettings& settings) override {
+    absl::Status agreed = Agree(*group_, "set",
+                                {absl::StrFormat("lr %.17g", settings.learning_rate),
+                                 absl::StrCat("checks ", static_cast<int>(settings.checks)),
+                                 absl::StrCat("timeout ", absl::FormatDuration(settings.timeout))});
+    if (!agreed.ok()) return agreed;
+    spec_.optimizer.learning_rate = settings.learning_rate;
+    spec_.checks = settings.checks;
+    spec_.timeout = settings.timeout;
+    runner_.SetChecks(settings.checks);
+    group_->SetTimeout(settings.timeout);
+    return absl::OkStatus();
+  }
+
   const EngineState& state() const override { return state_; }
   Group& group() override { return *group_; }
   std::vector<TraceSnapshot> traces() const override { return runner_.traces(); }
@@ -178,7 +194,8 @@ class ZeroTrainer : public Trainer {
       const at::AutoGradMode grad(true);
       const at::Tensor part = model_->LossSum(runner_, batch).div(static_cast<double>(tokens));
       *loss += part.item<double>();
-      runner_.Backward(part);
+      const double scale = loss_scale();
+      runner_.Backward(scale == 1 ? part : part.mul(scale));
       return absl::OkStatus();
     });
     return status.ok() ? AgreeOnPass() : status;
@@ -202,7 +219,11 @@ class ZeroTrainer : public Trainer {
       if (mine.bad_unit < 0 && !std::isfinite(sum)) mine.bad_unit = unit.id;
     }
     status = Combine(mine, result);
-    if (!status.ok() || result->skipped) return status;
+    if (!status.ok()) return status;
+    if (result->skipped) {
+      NoteOverflow(result);
+      return absl::OkStatus();
+    }
     return CatchStatus(absl::StrCat("engine ", spec_.name, ", update"), [&] {
       Update(result->grad_norm);
       return absl::OkStatus();
@@ -230,22 +251,35 @@ class ZeroTrainer : public Trainer {
                          ", in the shard of rank ", group_->options().ranks[i]);
       }
     }
-    result->grad_norm = std::sqrt(sum_of_squares);
+    result->grad_norm = std::sqrt(sum_of_squares) / loss_scale();
     return absl::OkStatus();
   }
 
+  // What the gradients of the pass are larger by than those of the loss.
+  double loss_scale() const { return state_.loss_scale.has_value() ? state_.loss_scale->value : 1; }
+
+  // The same on every rank, as the reports are.
+  void NoteOverflow(StepResult* result) {
+    if (!state_.loss_scale.has_value()) return;
+    absl::StrAppend(&result->reason, "; loss scale ", loss_scale());
+    state_.loss_scale->Overflowed();
+    absl::StrAppend(&result->reason, " -> ", loss_scale());
+  }
+
   void Update(double norm) {
-    const double scale = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    const double clip = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    const double scale = clip / loss_scale();
     for (const Unit& unit : model_->table().units()) {
       at::Tensor& gradient = runner_.gradient_shard(unit.id);
       if (scale < 1.0) gradient.mul_(scale);
       ApplyUpdate(spec_.optimizer, state_.step + 1, gradient, &state_.units[unit.id]);
     }
+    if (state_.loss_scale.has_value()) state_.loss_scale->Applied();
     ++state_.step;
     ++state_.weights_version;
   }
 
-  const EngineSpec spec_;
+  EngineSpec spec_;  // Set changes the settings in it
   const Model* model_;
   EngineState state_;
   const std::unique_ptr<Group> group_;

@@ -68,6 +68,10 @@ class Trainer : public Generator {
   // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.
   virtual absl::Status GatherTo(ExportWriter* writer) = 0;
 
+  // Collective over the layout's ranks, between steps: they agree on `settings`, then all go on
+  // with them, or none does. Errors: ABORTED (ranks disagree): nothing changed; else as of Step.
+  virtual absl::Status Set(const EngineSettings& settings) = 0;
+
   virtual Group& group() = 0;
   virtual std::vector<TraceSnapshot> traces() const = 0;
   virtual MemoryUse memory() const = 0;

@@ -171,6 +171,8 @@ class Reference {
     }
   }
 
+  void Skip() { ++position_; }
+
   ReferenceStep Step(const MemoryRows& data, int64_t batch) {
     const Batch rows = data.Load(BatchRows(position_++, batch, data.rows()));
     const at::NoGradGuard outside;
@@ -302,6 +304,79 @@ TEST(Trainer, Bf16_TwentySteps_FollowAnFp32MasterLoop) {
       for (const at::Tensor& value : writer.values) EXPECT_EQ(value.scalar_type(), at::kBFloat16);
     });
   }
+}
+
+// fp16: the fp32-master loop on the batches that were not skipped while the loss scale came down.
+TEST(Trainer, Fp16_TwentySteps_FollowAnFp32MasterLoop) {
+  const TwoLayers model(DType::kFp16);
+  const MemoryRows data(7);
+  const EngineSpec spec = Spec(OptimizerKind::kAdamW, 0.5);
+  for (const std::vector<int>& ranks : {std::vector<int>{1}, {2, 0, 1, 3, 4, 5}}) {
+    std::vector<StepResult> results;
+    RunTrainers(ranks, spec, model, [&](int rank, Trainer& trainer) {
+      double scale = 65536;
+      for (int i = 0; i < 24; ++i) {
+        const absl::StatusOr<StepResult> result = trainer.Step(data, 5, i % 2 + 1);
+        ASSERT_TRUE(result.ok()) << result.status();
+        if (result->skipped) scale /= 2;
+        EXPECT_EQ(trainer.state().loss_scale->value, scale);
+        for (const UnitState& unit : trainer.state().units) {
+          ASSERT_TRUE(unit.weights.equal(unit.master.to(at::kHalf)));
+        }
+        if (rank == ranks.front()) results.push_back(*result);
+      }
+      EXPECT_GE(trainer.state().step, 16);
+    });
+    const TwoLayers wide;
+    Reference reference(wide, spec);
+    for (const StepResult& result : results) {
+      if (result.skipped) {
+        reference.Skip();
+        continue;
+      }
+      const ReferenceStep expected = reference.Step(data, 5);
+      EXPECT_NEAR(result.loss, expected.loss, 1e-2 * expected.loss) << result.data_position;
+      EXPECT_NEAR(result.grad_norm, expected.norm, 1e-2 * expected.norm) << result.data_position;
+    }
+  }
+}
+
+TEST(Trainer, Fp16_Overflow_HalvesTheLossScaleDownToOne) {
+  const TwoLayers model(DType::kFp16);
+  MemoryRows data(4);
+  data.SpoilRow(3);
+  RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int, Trainer& trainer) {
+    absl::StatusOr<StepResult> result;
+    for (double scale = 65536; scale >= 1; scale /= 2) {
+      EXPECT_EQ(trainer.state().loss_scale->value, scale);
+      result = trainer.Step(data, 4, 1);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_TRUE(result->skipped);
+    }
+    EXPECT_NE(result->reason.find("; loss scale 1 -> 1"), std::string::npos) << result->reason;
+    EXPECT_EQ(trainer.state().loss_scale->value, 1);
+    EXPECT_EQ(trainer.state().step, 0);
+  });
+}
+
+TEST(Trainer, Fp16_TwoThousandGoodSteps_DoubleTheLossScale) {
+  const TwoLayers model(DType::kFp16);
+  const MemoryRows data(4);
+  EngineSpec spec = Spec(OptimizerKind::kSgd, 0);
+  spec.layout.ranks = {3};
+  ASSERT_TRUE(CompleteLayout(&spec.layout).ok());
+  RunInGroup({3}, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
+    EngineState state = MakeState(model.table(), spec.layout, rank, 0, /*has_master=*/true);
+    state.loss_scale = LossScale{8, kGoodStepsBeforeGrowth - 2};
+    auto trainer = Trainer::Make(spec, &model, std::move(state), std::move(group));
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    for (const double expected : {8, 16, 16}) {
+      const absl::StatusOr<StepResult> result = (*trainer)->Step(data, 4, 1);
+      ASSERT_TRUE(result.ok() && !result->skipped);
+      EXPECT_EQ((*trainer)->state().loss_scale->value, expected);
+    }
+    EXPECT_EQ((*trainer)->state().loss_scale->good_steps, 1);
+  });
 }
 
 // Weights with more bits than bf16 holds: the master copy has them all.

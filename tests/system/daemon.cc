@@ -110,11 +110,12 @@ CtlResult Ctl::MustRun(const std::vector<std::string>& arguments, absl::Duration
 
 std::vector<std::string> DaemonArgv(const DaemonOptions& options) {
   std::vector<std::string> argv = {Runfile("daemon/regroupd"),
-                                   "--node=a",
+                                   absl::StrCat("--node=", options.node),
                                    absl::StrCat("--listen=", options.listen),
                                    absl::StrCat("--ranks=", options.ranks),
                                    absl::StrCat("--state-dir=", options.state_dir),
                                    absl::StrCat("--data-root=", options.data_root)};
+  if (!options.join.empty()) argv.push_back(absl::StrCat("--join=", options.join));
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
   return argv;
 }

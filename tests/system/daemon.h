@@ -58,6 +58,8 @@ class Ctl {
 CtlResult Collect(Process& process, absl::Duration deadline = absl::Seconds(60));
 
 struct DaemonOptions {
+  std::string node = "a";
+  std::string join;  // the primary's address, "" = this is one
   int ranks = 4;
   std::string data_root;  // "" = a new folder
   std::string state_dir;  // "" = a new folder

@@ -108,8 +108,7 @@ TEST_F(SlurmTest, ADaemonANode_TheFirstIsThePrimary) {
   })) << job->Errors();
   const auto common = [&](const std::string& node, const std::string& first) {
     return std::vector<std::string>{"--node=" + node,
-                                    "--listen=0.0.0.0:7070",
-                                    "--advertise=" + node,
+                                    absl::StrCat("--listen=", node, ":7070"),
                                     "--insecure",
                                     "--ranks=4",
                                     "--first-rank=" + first,

@@ -56,14 +56,14 @@ absl::Status RunGenerate(const GenerateOptions& o, Session* session) {
   if (!client.ok()) return client.status();
 
   const int64_t rows = request.prompts_size();
-  const absl::StatusOr<v1::GenerateResponse> response = (*client)->Generate(
-      request,
-      [&](const v1::GenerateResponse& progress) {
-        session->ShowProgress(absl::StrCat("generate ", o.name, ": ", progress.tokens_done(),
-                                           " tokens, ", progress.rows_done(), " of ", rows,
-                                           " rows done"));
-      },
-      session->interrupt()->Arm());
+  const absl::StatusOr<v1::GenerateResponse> response =
+      (*client)->Generate(request,
+                          [&](const v1::GenerateResponse& progress) {
+                            session->ShowProgress(absl::StrCat(
+                                "generate ", o.name, ": ", progress.tokens_done(), " tokens, ",
+                                progress.rows_done(), " of ", rows, " rows done"));
+                          },
+                          {session->interrupt()->Arm(), {}});
   session->ClearProgress();
   if (absl::IsCancelled(response.status()) && session->interrupt()->happened()) {
     return absl::CancelledError("generation cancelled");

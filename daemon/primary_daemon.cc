@@ -9,13 +9,15 @@
 #include "daemon/control/join_service.h"
 #include "daemon/daemon_parts.h"
 #include "daemon/node/rank_table.h"
+#include "daemon/store/store.h"
 #include "spdlog/spdlog.h"
 
 namespace regroup {
 namespace {
 
-constexpr absl::Duration kStopGrace =
-    absl::Seconds(10);  // for what runs when the daemon is told to stop
+// How often a daemon that was told to stop says what it still waits for: a step, a token or a
+// phase, whose waits have time limits of their own.
+constexpr absl::Duration kStopNotice = absl::Seconds(10);
 
 }  // namespace
 
@@ -28,7 +30,11 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
       Supervisor::Make(parts.supervisor, &ranks);
   if (!supervisor.ok()) return supervisor.status();
 
+  const absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(parts.state_dir.path());
+  if (!store.ok()) return store.status();
+
   ControlOptions control_options;
+  control_options.store = store->get();
   control_options.node = flags.node;
   control_options.first_rank = first_rank;
   control_options.limits.ranks = flags.ranks;
@@ -42,6 +48,7 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
     }
   });
   cluster = std::make_unique<Cluster>(&control, &ranks);
+  if (absl::Status restored = control.Restore(); !restored.ok()) return restored;
   JoinService join_service(cluster.get());
   MoreServices more;
   more.services = {&join_service};
@@ -51,17 +58,31 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
 
   absl::Status status;
   {
-    Stopper stopper(supervisor->get(), [&control] {
-      if (!control.Shutdown(kStopGrace)) {
-        spdlog::warn("operations still run; they are left, and the workers here killed");
+    Stopper stopper(supervisor->get(), [&control, &server] {
+      (*server)->SetServing(false);
+      while (!control.Shutdown(kStopNotice)) {
+        for (const v1::Operation& operation : control.operations().Running()) {
+          spdlog::info("stopping: {} {} {} still runs ({})", operation.id(), operation.kind(),
+                       operation.engine(), operation.phase());
+        }
       }
     });
     Supervisor::Hooks hooks;
-    hooks.all_ready = [&server] { PrintListening((*server)->address()); };
-    hooks.on_signal = [&stopper](int signal) { stopper.OnSignal(signal); };
+    hooks.all_ready = [&server] {
+      PrintListening((*server)->address());
+      (*server)->SetServing(true);
+    };
+    bool stopping = false;
+    hooks.on_signal = [&](int signal) {
+      // A second one does not wait for workers of other nodes either.
+      if (std::exchange(stopping, true)) ranks.EndCalls("the primary is stopping");
+      stopper.OnSignal(signal);
+    };
     status = (*supervisor)->Run(hooks);
   }
-  // Workers of other nodes go on; nobody here waits for them any more.
+  // Workers of other nodes go on; nobody here waits for them any more, and what that looks like is
+  // no news of their engines.
+  (*store)->Freeze();
   ranks.EndCalls("the primary is stopping");
   control.Shutdown(absl::InfiniteDuration());
   (*server)->Shutdown(absl::Seconds(1));

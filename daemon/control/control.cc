@@ -39,8 +39,14 @@ std::vector<int> RanksOf(const EngineRecord& engine) { return RanksOf(engine.spe
 
 Control::Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer)
     : options_(options),
-      context_(std::make_unique<OperationContext>(ranks, options.timing, std::move(killer))),
-      nodes_(SelfOf(options)) {
+      context_(std::make_unique<OperationContext>(ranks, options.timing, std::move(killer),
+                                                  options.store)),
+      nodes_(SelfOf(options), options.store),
+      requests_(options.store) {
+  context_->operations().SetStartHook([this](const v1::Operation& operation) {
+    accept_mutex_.AssertHeld();
+    requests_.Remember(*accepted_id_, *accepted_request_, operation, absl::Now());
+  });
   ranks->SetLostListener(
       [this](const WorkerRef& ref, const std::string& how) { context_->FailEnginesOn(ref, how); });
 }
@@ -51,6 +57,7 @@ Control::~Control() {
 }
 
 bool Control::Shutdown(absl::Duration grace) {
+  if (!stop_said_.exchange(true)) stopping_.Notify();
   context_->tasks().Close();
   context_->operations().CancelAll(StoppingError());
   return context_->tasks().Wait(absl::Now() + grace);
@@ -80,10 +87,16 @@ absl::StatusOr<v1::Operation> Control::Once(const std::string& request_id,
   const auto first = FirstAnswer(request_id, request);  // it may have come twice at once
   if (!first.ok()) return first.status();
   if (first->has_value()) return **first;
+  accepted_id_ = &request_id;
+  accepted_request_ = &request;
   const absl::StatusOr<std::string> id = accept();
+  accepted_id_ = nullptr;
+  accepted_request_ = nullptr;
   if (!id.ok()) return id.status();
   absl::StatusOr<v1::Operation> operation = context_->operations().Get(*id);
-  if (operation.ok()) requests_.Remember(request_id, request, *operation, absl::Now());
+  if (operation.ok() && !(*requests_.Find(request_id, request, absl::Now())).has_value()) {
+    requests_.Remember(request_id, request, *operation, absl::Now());
+  }
   return operation;
 }
 
@@ -128,8 +141,9 @@ absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name,
                                                  absl::string_view kind) const {
   absl::StatusOr<EngineRecord> engine = context_->engines().Find(name);
   if (!engine.ok()) return engine;
-  if (engine->state == v1::ENGINE_STATE_FAILED || engine->state == v1::ENGINE_STATE_DELETING) {
-    return CheckReady(*engine);
+  if (engine->state == v1::ENGINE_STATE_FAILED || engine->state == v1::ENGINE_STATE_DELETING ||
+      engine->restored) {
+    if (absl::Status status = CheckReady(*engine); !status.ok()) return status;
   }
   const bool trainer = engine->spec.role() == v1::ROLE_TRAIN;
   if (kind == "export" && !trainer) return NotAvailable("export of an inference engine");

@@ -2,6 +2,7 @@
 #ifndef DAEMON_CONTROL_CONTROL_H_
 #define DAEMON_CONTROL_CONTROL_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
@@ -20,8 +22,10 @@
 #include "daemon/control/node_table.h"
 #include "daemon/control/operation_context.h"
 #include "daemon/control/request_log.h"
+#include "daemon/control/restore.h"
 #include "daemon/control/validate.h"
 #include "daemon/node/rank_table.h"
+#include "daemon/store/store.h"
 #include "regroup/v1/control.pb.h"
 
 namespace regroup {
@@ -31,6 +35,7 @@ struct ControlOptions {
   int first_rank = 0;    // of this node
   RequestLimits limits;  // of this node: its number of ranks, its data roots
   OperationTiming timing;
+  Store* store = nullptr;  // outlives Control; nullptr: all is forgotten with it
 };
 
 // Thread safe. What the calls mean, and their errors, stands in control.proto.
@@ -40,6 +45,11 @@ class Control {
 
   // `ranks` outlives this and has this node's ranks. `killer` kills a worker and does not block.
   Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer);
+  // Takes over what the store holds of an earlier start, before anything else: nodes, engines,
+  // operations, requests. Engines are READY again once all of their ranks are found to hold them.
+  // Errors: the store's, NodeTable::Restore's.
+  absl::Status Restore();
+
   // Waits for all operations: call Shutdown, and end the workers, before.
   ~Control();
 
@@ -113,6 +123,13 @@ class Control {
   // nodes; this node's data roots if it has one of them. (Other nodes check against their own.)
   RequestLimits LimitsOn(absl::Span<const int> ranks) const;
   absl::Status CheckRoom() const;
+
+  // control_restore.cc. Until the engine is READY or FAILED, or deleted; runs on its own thread.
+  void FindRanksOf(uint64_t uid);
+  std::vector<MemberReport> ReportsOf(const EngineRecord& engine);
+  bool WasDecided(const v1::PendingMove& sync) const;
+  void Carry(const EngineRecord& engine, const std::vector<MemberReport>& reports,
+             const RestoreDecision& decision);
   // The engine, if something can still become of it: not FAILED, not DELETING. And if it has a role
   // that `kind` of operation is for.
   absl::StatusOr<EngineRecord> FindUsable(const std::string& name, absl::string_view kind) const;
@@ -124,8 +141,13 @@ class Control {
   const ControlOptions options_;
   const std::unique_ptr<OperationContext> context_;
   NodeTable nodes_;
+  absl::Notification stopping_;
+  std::atomic<bool> stop_said_{false};
   absl::Mutex accept_mutex_;  // requests are accepted one at a time; never held over I/O
   RequestLog requests_ ABSL_GUARDED_BY(accept_mutex_);
+  // The request that is being accepted: remembered before what it asks for begins.
+  const std::string* accepted_id_ ABSL_GUARDED_BY(accept_mutex_) = nullptr;
+  const google::protobuf::Message* accepted_request_ ABSL_GUARDED_BY(accept_mutex_) = nullptr;
 };
 
 }  // namespace regroup

@@ -6,32 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/control/control.h"
 #include "proto/rpc_status.h"
-#include "spdlog/spdlog.h"
 
 namespace regroup {
 namespace {
 
-// Whether the ranks of the layout hold (or are about to hold) the engine.
-bool HoldsRanks(const EngineRecord& engine) {
-  return engine.state != v1::ENGINE_STATE_FAILED && engine.state != v1::ENGINE_STATE_GONE;
-}
+constexpr int64_t kMicros = 1000000;  // a second
 
 }  // namespace
 
 void Control::SetAddress(const std::string& address) { nodes_.SetOwnAddress(address); }
-
-void Control::Attached(const WorkerRef& ref, const v1::WorkerState& state) {
-  for (const v1::HeldEngine& held : state.engines()) {
-    const absl::optional<EngineRecord> engine = context_->engines().Get(held.uid());
-    if (engine.has_value() && HoldsRanks(*engine)) {
-      const auto& members = engine->members;
-      if (std::find(members.begin(), members.end(), ref) != members.end()) continue;
-    }
-    spdlog::info("rank {}: it holds engine {}, which does not lie there; dropping it", ref.rank,
-                 held.name());
-    context_->commands().DropAsync({ref}, held.uid(), held.name(), [] {});
-  }
-}
 
 v1::GetStatusResponse Control::Status() const {
   v1::GetStatusResponse response;
@@ -57,6 +40,11 @@ v1::GetStatusResponse Control::Status() const {
     rank.set_pid(info.pid);
     rank.set_state(info.state);
     rank.set_error(info.error);
+    if (info.ended != absl::InfinitePast()) {
+      const int64_t ended = absl::ToUnixMicros(info.ended);
+      rank.mutable_ended()->set_seconds(ended / kMicros);
+      rank.mutable_ended()->set_nanos(static_cast<int>(ended % kMicros * 1000));
+    }
     rank.set_rss_bytes(info.rss_bytes);
     if (info.incarnation != 0) rank.set_incarnation(absl::StrCat(info.incarnation));
     for (const std::string& name : engines_of_rank[info.rank]) rank.add_engines(name);

@@ -65,6 +65,36 @@ absl::StatusOr<int> PlaceNode(absl::Span<const NodeRecord> known, const NodeClai
   return first;
 }
 
+absl::Status NodeTable::Restore() {
+  if (store_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<std::vector<StoredNode>> stored = store_->Nodes();
+  if (!stored.ok()) return stored.status();
+  absl::MutexLock lock(&mutex_);
+  const NodeRecord self = nodes_.front();
+  std::vector<NodeRecord> others;
+  absl::optional<NodeRecord> before;  // this node as it was
+  for (const StoredNode& row : *stored) {
+    NodeRecord node;
+    node.name = row.name;
+    node.address = row.address;
+    node.first_rank = row.first_rank;
+    node.ranks = row.ranks;
+    node.state = v1::NODE_STATE_LOST;
+    if (row.self && row.name == self.name) {
+      before = node;
+    } else if (!row.self) {
+      others.push_back(node);
+    }
+  }
+  // Alone, it may be what it likes.
+  if (before.has_value() && !others.empty()) {
+    const absl::StatusOr<int> kept = KeepPlace(*before, {self.name, self.ranks, self.first_rank});
+    if (!kept.ok()) return kept.status();
+  }
+  for (const NodeRecord& node : others) nodes_.push_back(node);
+  return store_->PutNode({self.name, "", self.first_rank, self.ranks, true});
+}
+
 std::vector<NodeRecord> NodeTable::List() const {
   absl::MutexLock lock(&mutex_);
   return nodes_;
@@ -83,6 +113,10 @@ absl::StatusOr<NodeRecord> NodeTable::Put(const NodeClaim& claim, const std::str
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<int> first = PlaceNode(nodes_, claim);
   if (!first.ok()) return first.status();
+  if (store_ != nullptr) {
+    absl::Status saved = store_->PutNode({claim.name, address, *first, claim.ranks, false});
+    if (!saved.ok()) return saved;
+  }
   const auto found = std::find_if(nodes_.begin(), nodes_.end(),
                                   [&](const NodeRecord& node) { return node.name == claim.name; });
   NodeRecord& node = found == nodes_.end() ? nodes_.emplace_back() : *found;

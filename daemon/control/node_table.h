@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "daemon/store/store.h"
 #include "regroup/v1/status.pb.h"
 
 namespace regroup {
@@ -40,7 +41,13 @@ absl::StatusOr<int> PlaceNode(absl::Span<const NodeRecord> known, const NodeClai
 // Thread safe. The first record is the primary's own.
 class NodeTable {
  public:
-  explicit NodeTable(const NodeRecord& self) : nodes_({self}) {}
+  // With a store, which outlives this, nodes keep their ranks over a restart.
+  explicit NodeTable(const NodeRecord& self, Store* store = nullptr)
+      : store_(store), nodes_({self}) {}
+
+  // Takes over the other nodes of an earlier start, LOST until they join again. Errors: the
+  // store's; KeepPlace's, if there are others and this node has other ranks now than it had.
+  absl::Status Restore();
 
   std::vector<NodeRecord> List() const;
   absl::optional<NodeRecord> Find(const std::string& name) const;
@@ -54,6 +61,7 @@ class NodeTable {
   void SetOwnAddress(const std::string& address);
 
  private:
+  Store* const store_;
   mutable absl::Mutex mutex_;
   std::vector<NodeRecord> nodes_ ABSL_GUARDED_BY(mutex_);
 };

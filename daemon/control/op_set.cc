@@ -55,11 +55,15 @@ absl::Status RunSet(OperationRun& run, uint64_t uid, const v1::SetEngineRequest&
       run.Options(RankCommands::OnError::kAbortIfBroken), run.cancellation());
   if (outcome.engine_broken) run.context().FailEngine(uid, outcome.status);
   if (!outcome.status.ok()) return EngineError(outcome.status, engine, run.phase());
-  run.engines().Update(uid, [&spec](EngineRecord& record) {
+  const auto change = [&spec](EngineRecord& record) {
     *record.spec.mutable_optimizer() = spec.optimizer();
     record.spec.set_checks(spec.checks());
     *record.spec.mutable_timeout() = spec.timeout();
-  });
+  };
+  if (absl::Status kept = run.engines().Decide(uid, change); !kept.ok()) {
+    run.engines().Update(uid, change);  // the ranks have it, until the primary restarts
+    return EngineError(kept, engine, run.phase());
+  }
   run.SetDetail(changes);
   return absl::OkStatus();
 }

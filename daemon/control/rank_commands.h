@@ -94,6 +94,11 @@ class RankCommands {
   // called once all have, on any thread.
   void DropAsync(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine,
                  std::function<void()> dropped);
+  // Tells each member that still lives, in its turn there, to do something local with the engine,
+  // as DropAsync does.
+  void TellAsync(const std::vector<WorkerRef>& members, v1::Command command,
+                 const std::string& engine, std::function<void()> told);
+
   // Kills that process, which does not do what it is told, and waits for its end, at most
   // Timing.stuck.
   void KillAndWait(const WorkerRef& member, const std::string& reason);
@@ -105,6 +110,12 @@ class RankCommands {
   void AbortRunning(uint64_t engine, const std::string& reason);
   // Kills the members on which a command for the engine runs.
   void KillRunning(uint64_t engine, const std::string& reason);
+
+  // Ends what waits on the member for the engine, or for its move only. Does not block.
+  void AbortOn(const WorkerRef& member, uint64_t uid, bool move_only, const std::string& reason);
+
+  // What each of the members says of itself now. Blocks, at most Timing.refresh.
+  std::vector<absl::StatusOr<v1::WorkerState>> AskStates(const std::vector<WorkerRef>& members);
 
   // Asks the members what they hold, so that the rank table is up to date. Blocks, at most
   // Timing.refresh.

@@ -32,13 +32,14 @@ int RankTable::size() const {
   return static_cast<int>(slots_.size());
 }
 
-void RankTable::AddRanks(int first, int count, const std::string& node) {
+void RankTable::AddRanks(int first, int count, const std::string& node, v1::RankState state) {
   absl::MutexLock lock(&mutex_);
   for (int rank = first; rank < first + count; ++rank) {
     const auto added = slots_.try_emplace(rank);
     if (!added.second) continue;
     added.first->second.info.rank = rank;
     added.first->second.info.node = node;
+    added.first->second.info.state = state;
   }
 }
 
@@ -98,6 +99,7 @@ void RankTable::Lost(const WorkerRef& ref, const std::string& how, const std::st
     slot->info.pid = 0;
     slot->info.rss_bytes = 0;
     slot->info.error = error;
+    slot->info.ended = absl::Now();
     slot->info.how = how;
     slot->state.Clear();
   }

@@ -31,6 +31,7 @@ struct RankInfo {
   std::string how;    // the previous process ended, in one line; "" if none did
   std::string error;  // the same, with what it wrote last
   int64_t rss_bytes = 0;
+  absl::Time ended = absl::InfinitePast();  // when the previous process did
 };
 
 // Thread safe; nothing here blocks but what is called Await.
@@ -40,8 +41,9 @@ class RankTable {
 
   int size() const;  // how many ranks there are: their numbers may have gaps
 
-  // Adds `count` ranks of `node`, STARTING; those that there are already stay as they are.
-  void AddRanks(int first, int count, const std::string& node);
+  // Adds `count` ranks of `node`; those that there are already stay as they are.
+  void AddRanks(int first, int count, const std::string& node,
+                v1::RankState state = v1::RANK_STATE_STARTING);
 
   // "" = this daemon's, or no such rank.
   std::string NodeOf(int rank) const;

@@ -34,13 +34,43 @@ absl::StatusOr<v1::CommandResult> Commands::Run(const v1::Command& command) {
     engine->bytes_done = 0;
     engine->bytes_total = 0;
     if (engine->inference != nullptr) engine->ForgetAbort();
+    engine->SetRunning(name);
   }
   engine = nullptr;
   v1::CommandResult result;
   const absl::Status status = CatchStatus(absl::StrCat("rank ", identity_.rank, ", ", name),
                                           [&] { return Dispatch(command, &result); });
+  const bool broken = !status.ok() && NoteFailure(command.engine_uid(), status);
+  UpdateStandings();
   if (status.ok()) return result;
-  return WithErrorDetail(status, engine_name, name, NoteFailure(command.engine_uid(), status));
+  return WithErrorDetail(status, engine_name, name, broken);
+}
+
+void Commands::UpdateStandings() const {
+  for (const std::shared_ptr<HeldEngine>& engine : table_->List()) {
+    v1::Standing standing;
+    standing.set_formed(engine->formed() && !engine->is_guest);
+    standing.set_failed(!engine->failure.ok());
+    for (int rank : engine->spec.layout.ranks) standing.add_ranks(rank);
+    const std::shared_ptr<Trainer> trainer = engine->trainer();
+    const EngineState* state = trainer != nullptr             ? &trainer->state()
+                               : engine->inference != nullptr ? &engine->inference->state()
+                                                              : nullptr;
+    if (state != nullptr) {
+      standing.set_step(state->step);
+      standing.set_data_position(state->data_position);
+      standing.set_weights_version(state->weights_version);
+    }
+    if (engine->pending != nullptr) {
+      v1::PendingMove& move = *standing.mutable_move();
+      move.set_verified(engine->pending->verified);
+      move.set_generation(engine->pending->generation);
+      move.set_destination_uid(engine->pending->is_sync ? engine->pending->destination_uid : 0);
+      move.set_weights_version(engine->pending->options.weights_version);
+    }
+    engine->SetStanding(std::move(standing));
+    engine->SetRunning("");
+  }
 }
 
 bool Commands::NoteFailure(uint64_t uid, const absl::Status& status) {

@@ -44,6 +44,9 @@ class Commands {
   // Of either role, while no move holds its state.
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedIdle(uint64_t uid) const;
 
+  // After a command: tells other threads how far each engine is now.
+  void UpdateStandings() const;
+
   // FAILED_PRECONDITION while a move holds the engine's state.
   absl::Status CheckNotMoving(const HeldEngine& engine) const;
 

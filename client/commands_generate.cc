@@ -86,7 +86,8 @@ absl::Status RunGenerate(const GenerateOptions& o, Session* session) {
 
 void AddGenerateCommand(CLI::App* app, Session* session) {
   auto o = std::make_shared<GenerateOptions>();
-  CLI::App* command = AddCommand(app, "generate", "generates tokens with an inference engine or a trainer");
+  CLI::App* command =
+      AddCommand(app, "generate", "generates tokens with an inference engine or a trainer");
   command->add_option("NAME", o->name, "the engine's name")->required();
   command->add_option("--tokens", o->tokens, "the prompt: token ids, separated by commas");
   command->add_option("--tokens-file", o->tokens_file,

@@ -10,7 +10,7 @@
 #include "client/layout_flags.h"
 #include "client/operation_view.h"
 #include "client/picture.h"
-#include "proto/rpc_status.h"
+#include "proto/error_detail.h"
 
 namespace regroup {
 namespace {

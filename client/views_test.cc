@@ -89,6 +89,32 @@ TEST(TrainView, SkippedStep_SaysWhy) {
   EXPECT_NE(view.Line(record).find("  skipped: gradients are not finite\n"), std::string::npos);
 }
 
+TEST(TrainView, Summary_CountsSkippedSteps) {
+  TrainView view(3, /*time_left=*/false);
+  view.Line(Record(1, 1));
+  v1::TrainRecord skipped = Record(1, 1);
+  skipped.set_skipped(true);
+  view.Line(skipped);
+  view.Line(Record(2, 1));
+  EXPECT_EQ(view.Summary(), "3 steps in 6.0 s, 256.0 tokens/s, 1 skipped");
+}
+
+TEST(TrainView, MissedRecords_AreTold) {
+  TrainView view(5, /*time_left=*/true);
+  view.Line(Record(1, 1));
+  v1::TrainRecord record = Record(4, 3.25);
+  record.set_dropped(2);
+  EXPECT_EQ(view.Line(record),
+            "     ...  2 steps not shown: not read as fast as they were taken\n"
+            "       4         3.25          1.5        512      2.000       256.0  2.0 s\n");
+  EXPECT_EQ(view.Summary(), "4 steps, 2 of them shown, in 4.0 s, 256.0 tokens/s");
+  v1::Operation run;
+  v1::Engine engine;
+  engine.set_name("actor");
+  engine.set_step(4);
+  EXPECT_EQ(view.Stopped(run, engine), "stopped (2 of 5 steps shown); engine actor is at step 4");
+}
+
 TEST(TrainView, Stopped_SaysWhatIsKnown) {
   TrainView view(4, /*time_left=*/false);
   v1::Engine engine;

@@ -19,8 +19,9 @@
 namespace regroup {
 namespace {
 
-constexpr absl::Duration kStopGrace =
-    absl::Seconds(10);  // for commands that run when the daemon is told to stop
+// How often a daemon that was told to stop says that it still waits for a command, whose waits have
+// time limits of their own.
+constexpr absl::Duration kStopNotice = absl::Seconds(10);
 
 // Never 0, which means "none".
 uint64_t RandomIncarnation() {
@@ -105,13 +106,17 @@ absl::Status RunJoined(const DaemonFlags& flags, DaemonParts parts) {
 
   absl::Status status;
   {
-    Stopper stopper(supervisor->get(), [&worker_proxy] {
-      if (!worker_proxy.Close(absl::Now() + kStopGrace)) {
-        spdlog::warn("commands still run; killing their workers");
+    Stopper stopper(supervisor->get(), [&worker_proxy, &server] {
+      (*server)->SetServing(false);
+      while (!worker_proxy.Close(absl::Now() + kStopNotice)) {
+        spdlog::info("stopping: commands of the primary still run");
       }
     });
     Supervisor::Hooks hooks;
-    hooks.all_ready = [&server] { PrintListening((*server)->address()); };
+    hooks.all_ready = [&server] {
+      PrintListening((*server)->address());
+      (*server)->SetServing(true);
+    };
     hooks.on_signal = [&stopper](int signal) { stopper.OnSignal(signal); };
     status = (*supervisor)->Run(hooks);
   }

@@ -15,8 +15,9 @@
 namespace regroup {
 namespace {
 
-constexpr absl::Duration kStopGrace =
-    absl::Seconds(10);  // for what runs when the daemon is told to stop
+// How often a daemon that was told to stop says what it still waits for: a step, a token or a
+// phase, whose waits have time limits of their own.
+constexpr absl::Duration kStopNotice = absl::Seconds(10);
 
 }  // namespace
 
@@ -58,14 +59,26 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
 
   absl::Status status;
   {
-    Stopper stopper(supervisor->get(), [&control] {
-      if (!control.Shutdown(kStopGrace)) {
-        spdlog::warn("operations still run; they are left, and the workers here killed");
+    Stopper stopper(supervisor->get(), [&control, &server] {
+      (*server)->SetServing(false);
+      while (!control.Shutdown(kStopNotice)) {
+        for (const v1::Operation& operation : control.operations().Running()) {
+          spdlog::info("stopping: {} {} {} still runs ({})", operation.id(), operation.kind(),
+                       operation.engine(), operation.phase());
+        }
       }
     });
     Supervisor::Hooks hooks;
-    hooks.all_ready = [&server] { PrintListening((*server)->address()); };
-    hooks.on_signal = [&stopper](int signal) { stopper.OnSignal(signal); };
+    hooks.all_ready = [&server] {
+      PrintListening((*server)->address());
+      (*server)->SetServing(true);
+    };
+    bool stopping = false;
+    hooks.on_signal = [&](int signal) {
+      // A second one does not wait for workers of other nodes either.
+      if (std::exchange(stopping, true)) ranks.EndCalls("the primary is stopping");
+      stopper.OnSignal(signal);
+    };
     status = (*supervisor)->Run(hooks);
   }
   // Workers of other nodes go on; nobody here waits for them any more, and what that looks like is

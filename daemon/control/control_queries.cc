@@ -8,6 +8,12 @@
 #include "proto/rpc_status.h"
 
 namespace regroup {
+namespace {
+
+constexpr int64_t kMicros = 1000000;  // a second
+
+}  // namespace
+
 void Control::SetAddress(const std::string& address) { nodes_.SetOwnAddress(address); }
 
 v1::GetStatusResponse Control::Status() const {
@@ -34,6 +40,11 @@ v1::GetStatusResponse Control::Status() const {
     rank.set_pid(info.pid);
     rank.set_state(info.state);
     rank.set_error(info.error);
+    if (info.ended != absl::InfinitePast()) {
+      const int64_t ended = absl::ToUnixMicros(info.ended);
+      rank.mutable_ended()->set_seconds(ended / kMicros);
+      rank.mutable_ended()->set_nanos(static_cast<int>(ended % kMicros * 1000));
+    }
     rank.set_rss_bytes(info.rss_bytes);
     if (info.incarnation != 0) rank.set_incarnation(absl::StrCat(info.incarnation));
     for (const std::string& name : engines_of_rank[info.rank]) rank.add_engines(name);

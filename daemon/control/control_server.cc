@@ -10,6 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/daemon_channel.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
@@ -18,6 +21,18 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;   // thousands of long prompts
 constexpr int kMaxCommandBytes = 256 << 20;  // as workers allow
+// Of reflection, which has one for each open stream; the Control service takes none.
+constexpr int kMaxBlockingThreads = 16;
+
+// Both are switched on for all servers of a process, before the first is built.
+void AddStandardServices() {
+  static const bool once = [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  static_cast<void>(once);
+}
 
 // Binds a socket of its own for a moment. 0, or errno. gRPC does not say why it cannot listen.
 int TryToListen(const sockaddr* address, socklen_t length) {
@@ -68,12 +83,17 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
   const absl::StatusOr<std::string> address = Resolve(host, port);
   if (!address.ok()) return error(address.status().message());
   std::unique_ptr<ControlServer> result(new ControlServer(host));
+  AddStandardServices();
   grpc::ServerBuilder builder;
+  grpc::ResourceQuota quota("control");
+  quota.SetMaxThreads(kMaxBlockingThreads);
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A client that vanished without a word is noticed within a minute.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.SetMaxReceiveMessageSize(control == nullptr ? kMaxCommandBytes : kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxCommandBytes);
   builder.AddListeningPort(JoinHostPort(*address, port), grpc::InsecureServerCredentials(),
                            &result->port_);
   if (control != nullptr) {
@@ -86,6 +106,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
   if (result->server_ == nullptr || result->port_ == 0) {
     return error("the address cannot be used");
   }
+  result->SetServing(false);
   if (control != nullptr) control->SetAddress(result->address());
   return result;
 }
@@ -93,6 +114,12 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::s
 ControlServer::~ControlServer() { Shutdown(absl::ZeroDuration()); }
 
 std::string ControlServer::address() const { return JoinHostPort(host_, port_); }
+
+void ControlServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  if (service_ != nullptr) health->SetServingStatus(v1::Control::service_full_name(), serving);
+}
 
 void ControlServer::Shutdown(absl::Duration grace) {
   if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));

@@ -1,4 +1,5 @@
-// Serves the Control service and those between daemons on one address.
+// Serves the Control service and those between daemons on one address, beside gRPC's standard
+// health and reflection services.
 #ifndef DAEMON_CONTROL_CONTROL_SERVER_H_
 #define DAEMON_CONTROL_CONTROL_SERVER_H_
 
@@ -37,6 +38,10 @@ class ControlServer {
   int port() const { return port_; }
   // HOST:PORT, or [HOST]:PORT for an IPv6 address.
   std::string address() const;
+
+  // What the health service says of "" (the daemon) and, where that is served, of
+  // regroup.v1.Control: SERVING or, until this is called, NOT_SERVING. Thread safe.
+  void SetServing(bool serving);
 
   // Calls that still run after `grace` are cancelled.
   void Shutdown(absl::Duration grace);

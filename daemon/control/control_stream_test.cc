@@ -135,7 +135,11 @@ TEST(Control, Train_RankDies_FailsItsEnginesOnly) {
   });
   Training training(cluster, cluster.TrainRequest("actor", 3));
   ASSERT_TRUE(cluster.AwaitCount("1 TrainStep", 1));
+  EXPECT_FALSE(cluster.control().Status().ranks(1).has_ended());
+  const int64_t before = absl::ToUnixSeconds(absl::Now());
   cluster.Kill(1);
+  EXPECT_GE(cluster.control().Status().ranks(1).ended().seconds(), before);
+  EXPECT_FALSE(cluster.control().Status().ranks(0).has_ended());
   EXPECT_EQ(cluster.Describe("actor").state(), v1::ENGINE_STATE_FAILED);  // at once
   EXPECT_EQ(cluster.Describe("actor").error(), "rank 1 (pid 1001) was killed by SIGKILL");
   const absl::Status status = training.Join();

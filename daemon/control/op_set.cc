@@ -13,7 +13,7 @@ namespace {
 std::string Put(const v1::SetEngineRequest& request, v1::EngineSpec* spec) {
   std::vector<std::string> changes;
   if (request.has_learning_rate()) {
-    double lr = request.learning_rate();
+    const double lr = request.learning_rate();
     changes.push_back(absl::StrCat("lr ", spec->optimizer().learning_rate(), " -> ", lr));
     spec->mutable_optimizer()->set_learning_rate(lr);
   }

@@ -316,7 +316,7 @@ absl::Status CheckSet(const v1::SetEngineRequest& request, v1::Role role) {
                      "nothing to set; allowed: at least one of --checks, --timeout, --lr",
                      v1::ERROR_REASON_INVALID_FIELD);
   }
-  const absl::Status status = FirstOf({
+  absl::Status status = FirstOf({
       CheckEnum("--checks", request.checks(), v1::CheckLevel_IsValid, "off, basic, full"),
       request.has_timeout() ? CheckTimeout(request.timeout()) : absl::OkStatus(),
       request.has_learning_rate() ? CheckAboveZero("--lr", request.learning_rate())

@@ -99,6 +99,7 @@ void RankTable::Lost(const WorkerRef& ref, const std::string& how, const std::st
     slot->info.pid = 0;
     slot->info.rss_bytes = 0;
     slot->info.error = error;
+    slot->info.ended = absl::Now();
     slot->info.how = how;
     slot->state.Clear();
   }

@@ -31,6 +31,7 @@ struct RankInfo {
   std::string how;    // the previous process ended, in one line; "" if none did
   std::string error;  // the same, with what it wrote last
   int64_t rss_bytes = 0;
+  absl::Time ended = absl::InfinitePast();  // when the previous process did
 };
 
 // Thread safe; nothing here blocks but what is called Await.

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
+#include "engine/relayout/loss_scale_agreement.h"
 
 namespace regroup {
 namespace {
@@ -96,7 +97,11 @@ class PlannedMove : public Move {
     }
     absl::Status status = ::regroup::Agree(*used, "agree", values);
     if (!status.ok() || !options_.has_master || table_.dtype() != DType::kFp16) return status;
-    return TakeLossScale(used);
+    absl::StatusOr<std::optional<LossScale>> scale =
+        AgreeOnLossScale(*used, sends ? source_->loss_scale : std::optional<LossScale>());
+    if (!scale.ok()) return scale.status();
+    if (destination_.has_value()) destination_->loss_scale = *scale;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<MoveResult> Run(const std::function<void(int64_t, int64_t)>& progress) override {
@@ -130,43 +135,6 @@ class PlannedMove : public Move {
   }
 
  private:
-  // Collective. All source ranks hold the same; the others take it from them.
-  absl::Status TakeLossScale(Group* group) {
-    struct Report {
-      int64_t holds = 0;
-      double value = 0;
-      int64_t good_steps = 0;
-    };
-    Report mine;
-    if (source_ != nullptr && source_->loss_scale.has_value()) {
-      mine = {1, source_->loss_scale->value, source_->loss_scale->good_steps};
-    }
-    const absl::StatusOr<std::vector<std::string>> reports = group->Exchange(
-        absl::string_view(reinterpret_cast<const char*>(&mine), sizeof(mine)), "loss scale");
-    if (!reports.ok()) return reports.status();
-    std::optional<LossScale> found;
-    for (size_t i = 0; i < reports->size(); ++i) {
-      Report report;
-      if ((*reports)[i].size() != sizeof(report)) {
-        return absl::InternalError("a rank sent a loss scale of another size");
-      }
-      std::memcpy(&report, (*reports)[i].data(), sizeof(report));
-      if (report.holds == 0) continue;
-      const LossScale held{report.value, report.good_steps};
-      if (!found.has_value()) found = held;
-      if (!(*found == held)) {
-        return WithReason(
-            absl::AbortedError(absl::StrCat(
-                "ranks disagree on the loss scale: rank ", group->options().ranks[i], " has ",
-                held.value, " after ", held.good_steps, " good steps, a rank before it ",
-                found->value, " after ", found->good_steps)),
-            "RANKS_DISAGREE");
-      }
-    }
-    if (destination_.has_value() && found.has_value()) destination_->loss_scale = found;
-    return absl::OkStatus();
-  }
-
   // One copy on its way: the transfers of its slots, and of their digests.
   struct Flight {
     const Copy* copy = nullptr;

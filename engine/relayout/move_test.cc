@@ -316,6 +316,7 @@ class BitFlippingGroup : public Group {
                                                     absl::string_view what) override {
     return group_->Exchange(mine, what);
   }
+  void SetTimeout(absl::Duration timeout) override { group_->SetTimeout(timeout); }
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
   absl::Status failure() const override { return group_->failure(); }
   int64_t operations_issued() const override { return group_->operations_issued(); }

@@ -111,8 +111,8 @@ TEST_F(FileTest, Config_UnsupportedValues_AreNamed) {
                  BadConfig({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}, {"dynamic"}),
                  BadConfig({{"rope_theta", "ERASED"},
                             {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}}},
-                           {"llama3"}),
-                 BadConfig({{"attention_bias", true}}, {"attention_bias"}),
+                           {"rope_parameters", "factor"}),
+                 BadConfig({{"attention_bias", true}}, {"q_proj.bias"}),
                  BadConfig({{"mlp_bias", true}}, {"mlp_bias"})});
 }
 

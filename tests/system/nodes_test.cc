@@ -213,7 +213,7 @@ TEST(NodesRootsTest, Paths_AreJudgedWhereTheyAreOpened) {
 
 // Whatever the addresses are called.
 TEST(NodesAddressTest, Loopback_OfEveryKind_Works) {
-  for (const std::string& host : {"[::1]", "localhost"}) {
+  for (const std::string host : {"[::1]", "localhost"}) {
     DaemonOptions options;
     options.ranks = 1;
     options.listen = absl::StrCat(host, ":0");

@@ -50,7 +50,7 @@ std::vector<MemberReport> Control::ReportsOf(const EngineRecord& engine) {
     // This node's own workers ended with the daemon that started them.
     if (report.node.empty() || (serving.has_value() && !(*serving == member))) {
       report.known = MemberReport::Known::kGone;
-    } else if (serving.has_value()) {
+    } else if (serving.has_value() && context_->ranks().IsReady(member)) {  // Attached was called
       found.push_back(member);
     }
   }
@@ -63,6 +63,7 @@ std::vector<MemberReport> Control::ReportsOf(const EngineRecord& engine) {
     report->known = MemberReport::Known::kHolds;
     for (const v1::HeldEngine& held : states[i]->engines()) {
       if (held.uid() == engine.uid) report->held = held;
+      if (held.standing().move().destination_uid() == engine.uid) report->sync_pending = true;
     }
   }
   return reports;
@@ -70,7 +71,7 @@ std::vector<MemberReport> Control::ReportsOf(const EngineRecord& engine) {
 
 bool Control::WasDecided(const v1::PendingMove& sync) const {
   const absl::optional<EngineRecord> destination = context_->engines().Get(sync.destination_uid());
-  return destination.has_value() && destination->weights_version == sync.weights_version();
+  return destination.has_value() && destination->syncs >= sync.generation();
 }
 
 void Control::FindRanksOf(uint64_t uid) {
@@ -102,7 +103,7 @@ void Control::Carry(const EngineRecord& engine, const std::vector<MemberReport>&
       // Nobody asks for the rest of a generation.
       command.set_engine_uid(engine.uid);
       command.mutable_end_generation();
-      context_->commands().TellAsync(engine.members, command, engine.spec.name(), [] {});
+      context_->commands().TellAsync(engine.members, command, [] {});
       context_->engines()
           .Apply(engine.uid, EngineEvent::kFormed,
                  [&](EngineRecord& record) {
@@ -190,7 +191,7 @@ void Control::Attached(const WorkerRef& ref, const v1::WorkerState& state) {
       }
       command.mutable_drop_engine();
     }
-    context_->commands().TellAsync({ref}, command, held.name(), [] {});
+    context_->commands().TellAsync({ref}, command, [] {});
   }
 }
 

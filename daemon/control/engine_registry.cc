@@ -178,6 +178,10 @@ absl::Status EngineRegistry::Decide(uint64_t uid, Change change) {
   absl::optional<EngineRecord> record = Get(uid);
   if (!record.has_value()) return absl::NotFoundError("the engine is gone");
   const v1::EngineState state = record->state;
+  if (state != v1::ENGINE_STATE_READY) {
+    return record->failure.ok() ? absl::FailedPreconditionError("the engine is not READY any more")
+                                : record->failure;
+  }
   change(*record);
   record->state = state;
   if (absl::Status saved = Save(*record); !saved.ok()) return saved;

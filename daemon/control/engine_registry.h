@@ -33,6 +33,7 @@ struct EngineRecord {
   int64_t step = 0;
   int64_t data_position = 0;
   int64_t weights_version = 0;
+  int64_t syncs = 0;        // decided ones into it
   std::string fingerprint;  // of the model
   int64_t parameters = 0;
   int64_t units = 0;
@@ -79,6 +80,7 @@ class EngineRegistry {
   }
 
   // Changes what is not the state, as a decision: it is on disk, or an error and nothing changes.
+  // Errors: NOT_FOUND, the failure of an engine that is not READY any more, the store's.
   absl::Status Decide(uint64_t uid, Change change);
 
   // Changes what is not the state, in memory only. Nothing happens if the engine is gone.

@@ -283,11 +283,19 @@ void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid
   v1::Command command;
   command.set_engine_uid(uid);
   command.mutable_drop_engine();
-  TellAsync(members, command, engine, std::move(dropped));
+  Send(members, command, timing_.drop,
+       absl::StrCat("did not drop engine ", engine, " within ", absl::FormatDuration(timing_.drop)),
+       std::move(dropped));
 }
 
 void RankCommands::TellAsync(const std::vector<WorkerRef>& members, const v1::Command& command,
-                             const std::string& engine, std::function<void()> told) {
+                             std::function<void()> told) {
+  Send(members, command, timing_.command, "", std::move(told));
+}
+
+void RankCommands::Send(const std::vector<WorkerRef>& members, const v1::Command& command,
+                        absl::Duration timeout, const std::string& kill_reason,
+                        std::function<void()> told) {
   if (members.empty()) {
     told();
     return;
@@ -305,7 +313,7 @@ void RankCommands::TellAsync(const std::vector<WorkerRef>& members, const v1::Co
     --drops_;
   };
   for (const WorkerRef& member : members) {
-    tickets_.AcquireAsync({member.rank}, [this, member, command, engine,
+    tickets_.AcquireAsync({member.rank}, [this, member, command, timeout, kill_reason,
                                           one_less](TicketQueue::Ticket ticket) {
       const auto client = ranks_->Find(member);
       if (!client.ok()) {
@@ -314,16 +322,15 @@ void RankCommands::TellAsync(const std::vector<WorkerRef>& members, const v1::Co
         return;
       }
       auto held = std::make_shared<TicketQueue::Ticket>(std::move(ticket));
-      (*client)->Execute(
-          command, timing_.drop,
-          [this, member, engine, one_less, held](const absl::StatusOr<v1::CommandResult>& answer) {
-            if (absl::IsDeadlineExceeded(answer.status())) {
-              Kill(member, absl::StrCat("did not drop engine ", engine, " within ",
-                                        absl::FormatDuration(timing_.drop)));
-            }
-            held->Release();
-            one_less();
-          });
+      (*client)->Execute(command, timeout,
+                         [this, member, kill_reason, one_less,
+                          held](const absl::StatusOr<v1::CommandResult>& answer) {
+                           if (absl::IsDeadlineExceeded(answer.status()) && !kill_reason.empty()) {
+                             Kill(member, kill_reason);
+                           }
+                           held->Release();
+                           one_less();
+                         });
     });
   }
 }

@@ -94,10 +94,10 @@ class RankCommands {
   // called once all have, on any thread.
   void DropAsync(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine,
                  std::function<void()> dropped);
-  // Tells each member that still lives, in its turn there, to do something local with the engine,
-  // as DropAsync does.
+  // Tells each member that still lives, in its turn there, to do something local, which may have to
+  // wait for what an earlier primary asked of it: nobody is killed for being late.
   void TellAsync(const std::vector<WorkerRef>& members, const v1::Command& command,
-                 const std::string& engine, std::function<void()> told);
+                 std::function<void()> told);
 
   // Kills that process, which does not do what it is told, and waits for its end, at most
   // Timing.stuck.
@@ -125,6 +125,9 @@ class RankCommands {
   struct Gathering;
   struct Running;
 
+  // Who has not done it after `timeout` is killed for `kill_reason`, unless that is "".
+  void Send(const std::vector<WorkerRef>& members, const v1::Command& command,
+            absl::Duration timeout, const std::string& kill_reason, std::function<void()> told);
   void Kill(const WorkerRef& member, const std::string& reason);
   void Abort(const Running& running, const std::string& reason);
   void KillPending(const Running& running, const std::string& reason);

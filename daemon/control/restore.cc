@@ -15,6 +15,7 @@ using Step = RestoreDecision::Step;
 using Known = MemberReport::Known;
 
 constexpr char kTrainStep[] = "train_step";
+constexpr absl::string_view kMoving[] = {"prepare_move", "agree_move", "run_move"};
 
 std::string RanksText(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", FormatRankList(ranks));
@@ -85,14 +86,20 @@ RestoreDecision WaitForNodes(absl::Span<const MemberReport> members) {
 // Commands of the earlier start are not over.
 RestoreDecision EndCommands(const EngineRecord& engine, absl::Span<const MemberReport> members) {
   if (engine.was_moving) return Command(Step::kAbortMove, IndicesWhere(members, IsBusy));
+  const std::vector<size_t> moving = IndicesWhere(members, [](const MemberReport& each) {
+    const std::string& running = StandingOf(each).running();
+    return std::find(std::begin(kMoving), std::end(kMoving), running) != std::end(kMoving);
+  });
+  if (!moving.empty()) return Command(Step::kAbortMove, moving);
   const auto in_step = [](const MemberReport& each) {
     return StandingOf(each).running() == kTrainStep;
   };
   const auto first = std::find_if(members.begin(), members.end(), in_step);
   if (first != members.end()) {
-    const int64_t step = StandingOf(*first).step();  // before it
+    // Before it. A skipped step counts there, too.
+    const int64_t position = StandingOf(*first).data_position();
     std::vector<size_t> untold = IndicesWhere(members, [&](const MemberReport& each) {
-      return !IsBusy(each) && StandingOf(each).step() == step;
+      return !IsBusy(each) && StandingOf(each).data_position() == position;
     });
     if (!untold.empty()) return Command(Step::kJoinStep, std::move(untold));
   }
@@ -103,8 +110,11 @@ RestoreDecision SettleMove(const EngineRecord& engine, absl::Span<const MemberRe
                            absl::FunctionRef<bool(const v1::PendingMove&)> decided) {
   const std::vector<size_t> pending = IndicesWhere(members, HasMove);
   const v1::PendingMove& move = StandingOf(members[pending.front()]).move();
+  const bool verified = std::all_of(pending.begin(), pending.end(), [&](size_t i) {
+    return StandingOf(members[i]).move().verified();
+  });
   const bool commit =
-      move.verified() &&
+      verified &&
       (move.destination_uid() != 0 ? decided(move) : move.generation() <= engine.generation);
   return Command(commit ? Step::kCommit : Step::kRollBack, pending);
 }
@@ -127,6 +137,10 @@ RestoreDecision DecideRestore(const EngineRecord& engine, absl::Span<const Membe
   if (std::any_of(members.begin(), members.end(), IsBusy)) return EndCommands(engine, members);
   if (std::any_of(members.begin(), members.end(), HasMove)) {
     return SettleMove(engine, members, decided);
+  }
+  if (std::any_of(members.begin(), members.end(),
+                  [](const MemberReport& each) { return each.sync_pending; })) {
+    return Wait("a sync into it that ran when the primary restarted is being settled");
   }
 
   const v1::Standing& lead = StandingOf(members.front());

@@ -23,7 +23,8 @@ struct MemberReport {
   WorkerRef member;
   std::string node;
   Known known = Known::kNothing;
-  v1::HeldEngine held;  // uid 0: nothing
+  v1::HeldEngine held;        // uid 0: nothing
+  bool sync_pending = false;  // a sync into the engine is neither committed nor rolled back there
 };
 
 struct RestoreDecision {

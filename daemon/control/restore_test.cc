@@ -108,7 +108,40 @@ TEST_F(RestoreTest, StepUnderWay_IsWaitedFor) {
   standing(1).set_commands(0);
   standing(1).set_running("");
   standing(1).set_step(6);
+  standing(1).set_data_position(6);
   Expect(Step::kWait);
+}
+
+// A skipped step leaves the number of steps as it is: who ended it is not told again.
+TEST_F(RestoreTest, SkippedStepUnderWay_IsWaitedFor) {
+  standing(0).set_commands(1);
+  standing(0).set_running("train_step");
+  standing(1).set_data_position(6);
+  Expect(Step::kWait);
+}
+
+TEST_F(RestoreTest, SyncOfTheEngineUnderWay_IsEnded) {
+  standing(0).set_commands(1);
+  standing(0).set_running("run_move");
+  Expect(Step::kAbortMove, {0});
+  standing(0).set_running("commit_move");
+  Expect(Step::kWait);
+}
+
+TEST_F(RestoreTest, SyncIntoTheEngine_IsSettledBeforeItIsReady) {
+  reports_[1].sync_pending = true;
+  Expect(Step::kWait);
+  EXPECT_THAT(Decide().status.message(), HasSubstr("sync"));
+}
+
+TEST_F(RestoreTest, MoveThatOneDidNotVerify_IsRolledBack) {
+  for (size_t i : {0, 1}) {
+    standing(i).mutable_move()->set_verified(i == 0);
+    standing(i).mutable_move()->set_generation(3);
+  }
+  Expect(Step::kRollBack, {0, 1});
+  standing(1).mutable_move()->set_verified(true);
+  Expect(Step::kCommit, {0, 1});
 }
 
 // The primary died between telling one and telling the other.

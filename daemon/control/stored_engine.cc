@@ -29,6 +29,7 @@ v1::StoredEngine ToStored(const EngineRecord& record) {
   row.set_parameters(record.parameters);
   row.set_units(record.units);
   row.set_attempts(record.attempts);
+  row.set_syncs(record.syncs);
   return row;
 }
 
@@ -52,6 +53,7 @@ EngineRecord FromStored(const v1::StoredEngine& row) {
   record.parameters = row.parameters();
   record.units = row.units();
   record.attempts = row.attempts();
+  record.syncs = row.syncs();
   return record;
 }
 

@@ -222,14 +222,16 @@ absl::Status Commands::CommitMove(uint64_t uid) {
   }
   if (pending.is_sync) {
     if (pending.inference != nullptr) {
+      // A replica that was dropped in the meantime needs no weights; the source goes on anyway.
       const auto replica = FormedInference(pending.destination_uid);
-      if (!replica.ok()) return replica.status();
-      MemoryUse memory = (*replica)->memory();
-      memory.weights_bytes = WeightsBytes(pending.inference->state());
-      memory.peak_bytes = std::max(memory.peak_bytes, TotalBytes(memory) + memory.weights_bytes);
-      memory.buffers_bytes = 0;  // a generation under way ends with the old weights
-      (*replica)->inference = std::move(pending.inference);
-      (*replica)->SetMemory(memory);
+      if (replica.ok()) {
+        MemoryUse memory = (*replica)->memory();
+        memory.weights_bytes = WeightsBytes(pending.inference->state());
+        memory.peak_bytes = std::max(memory.peak_bytes, TotalBytes(memory) + memory.weights_bytes);
+        memory.buffers_bytes = 0;  // a generation under way ends with the old weights
+        (*replica)->inference = std::move(pending.inference);
+        (*replica)->SetMemory(memory);
+      }
     }
     engine->SetMove(nullptr);
     engine->pending = nullptr;

@@ -286,6 +286,26 @@ TEST_P(SyncTest, Sync_AfterTraining_ReplicasHaveTheTrainersWeights) {
   EXPECT_EQ(cluster.Export(2, replicas), trained);
 }
 
+// Between the move and its commit: the source has nothing to wait for any more.
+TEST(WorkerMoveTest, Sync_ReplicaDroppedBeforeTheCommit_TheTrainerGoesOn) {
+  WorkerCluster cluster(2);
+  const v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0, 1});
+  cluster.Create(1, spec);
+  v1::EngineSpec infer = WorkerCluster::TrainerSpec("rollout", {0, 1});
+  infer.set_role(v1::ROLE_INFER);
+  cluster.Create(2, infer);
+  MoveDriver sync(&cluster, 1, spec, {0, 1}, {0, 1});
+  sync.Sync(2);
+  for (const auto& phase : {&MoveDriver::Prepare, &MoveDriver::Agree, &MoveDriver::Run}) {
+    ASSERT_TRUE(FirstError((sync.*phase)()).ok());
+  }
+  v1::Command drop;
+  drop.mutable_drop_engine();
+  ASSERT_TRUE(FirstError(cluster.ExecuteOn({1}, 2, drop)).ok());
+  EXPECT_TRUE(FirstError(sync.Commit()).ok());
+  EXPECT_EQ(cluster.Train(1, {0, 1}, 1).size(), 1u);
+}
+
 TEST(WorkerMoveTest, Sync_OtherModel_IsRefused) {
   WorkerCluster cluster(1);
   const v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});

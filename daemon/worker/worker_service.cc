@@ -65,12 +65,15 @@ void WorkerService::FillState(v1::WorkerState* state) const {
     held->set_bytes_done(engine->bytes_done);
     held->set_bytes_total(engine->bytes_total);
     const MemoryUse memory = engine->memory();
-    *held->mutable_standing() = engine->standing();
+    // In this order: a command that ends in between is still counted, not already forgotten.
+    int commands = 0;
     {
       absl::MutexLock lock(&mutex_);
-      const auto commands = unended_.find(engine->spec.uid);
-      if (commands != unended_.end()) held->mutable_standing()->set_commands(commands->second);
+      const auto unended = unended_.find(engine->spec.uid);
+      if (unended != unended_.end()) commands = unended->second;
     }
+    *held->mutable_standing() = engine->standing();
+    held->mutable_standing()->set_commands(commands);
     held->mutable_memory()->set_rank(identity_.rank);
     held->mutable_memory()->set_weights_bytes(memory.weights_bytes);
     held->mutable_memory()->set_optimizer_bytes(memory.optimizer_bytes);

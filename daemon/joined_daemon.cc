@@ -102,7 +102,7 @@ absl::Status RunJoined(const DaemonFlags& flags, DaemonParts parts) {
       Supervisor::Make(parts.supervisor, &ranks);
   if (!supervisor.ok()) return supervisor.status();
   kill_target.Set(supervisor->get());
-  joiner.KeepJoined(first_rank, [&node_service] { return node_service.Unasked(); });
+  joiner.KeepJoined(*joined, [&node_service] { return node_service.Unasked(); });
 
   absl::Status status;
   {

@@ -47,8 +47,10 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
       cluster->Kill(ref, reason);
     }
   });
-  cluster =
-      std::make_unique<Cluster>(&control, &ranks, NodeWatcherOptions(), parts.addresses.advertise);
+  const absl::StatusOr<uint64_t> cluster_id = (*store)->ClusterId();
+  if (!cluster_id.ok()) return cluster_id.status();
+  cluster = std::make_unique<Cluster>(&control, &ranks, NodeWatcherOptions(),
+                                      parts.addresses.advertise, *cluster_id);
   if (absl::Status restored = control.Restore(); !restored.ok()) return restored;
   JoinService join_service(cluster.get());
   MoreServices more;

@@ -85,9 +85,10 @@ absl::StatusOr<v1::JoinResponse> Joiner::JoinFirst(absl::FunctionRef<bool()> sto
   }
 }
 
-void Joiner::KeepJoined(int first_rank, std::function<absl::Duration()> unasked) {
-  request_.set_first_rank(first_rank);
+void Joiner::KeepJoined(const v1::JoinResponse& joined, std::function<absl::Duration()> unasked) {
+  request_.set_first_rank(joined.first_rank());
   request_.set_any_first_rank(false);
+  request_.set_cluster(joined.cluster());
   unasked_ = std::move(unasked);
   keeper_ = std::thread([this] { Loop(); });
 }

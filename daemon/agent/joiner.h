@@ -39,9 +39,9 @@ class Joiner {
   // when stopped; the primary's refusal.
   absl::StatusOr<v1::JoinResponse> JoinFirst(absl::FunctionRef<bool()> stopped);
 
-  // From now on, on a thread of its own: joins again, with the ranks that the node has, whenever
+  // From now on, on a thread of its own: joins again, as what `joined` made of it, whenever
   // `unasked()` says that no primary has asked for that long, for ever.
-  void KeepJoined(int first_rank, std::function<absl::Duration()> unasked);
+  void KeepJoined(const v1::JoinResponse& joined, std::function<absl::Duration()> unasked);
 
  private:
   // One try; CANCELLED when stopped.

@@ -24,7 +24,11 @@ absl::StatusOr<std::string> ResolveModel(const DataRoots& roots, const std::stri
   return absl::StrCat(random ? kRandom : "", *resolved);
 }
 
-// Of the four commands that open something: the field, and what it resolves to.
+absl::StatusOr<std::string> ResolveExport(const DataRoots& roots, const std::string& path) {
+  return roots.ResolveNewFolder("DIR", path);
+}
+
+// Of the commands that open something: the field, and what it resolves to.
 struct Path {
   std::string* field = nullptr;
   absl::StatusOr<std::string> (*resolve)(const DataRoots& roots, const std::string& path) = nullptr;
@@ -52,12 +56,12 @@ Path PathOf(int rank, v1::Command* command) {
               [](const DataRoots& roots, const std::string& path) {
                 return roots.ResolveFile("--data", path);
               }};
+    case v1::Command::kCheckExport:
+      return {command->mutable_check_export()->mutable_directory(), ResolveExport};
     case v1::Command::kExportEngine: {
       std::string* directory = command->mutable_export_engine()->mutable_directory();
-      if (directory->empty()) break;
-      return {directory, [](const DataRoots& roots, const std::string& path) {
-                return roots.ResolveNewFolder("DIR", path);
-              }};
+      if (!directory->empty()) return {directory, ResolveExport};
+      break;
     }
     default:
       break;
@@ -74,6 +78,7 @@ bool HasPaths(const v1::Command& command) {
     case v1::Command::kPrepareMove:
       return IsFolder(command.prepare_move().source().model());
     case v1::Command::kCheckTraining:
+    case v1::Command::kCheckExport:
     case v1::Command::kExportEngine:
       return true;
     default:

@@ -38,6 +38,16 @@ absl::Status NameTaken(const NodeRecord& node) {
                    v1::ERROR_REASON_INVALID_FIELD);
 }
 
+absl::Status OtherCluster(const std::string& primary, const std::string& node) {
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrCat("node ", node, " belongs to another cluster than primary ", primary,
+                   " has in its --state-dir; allowed: the --state-dir that the primary had, or a "
+                   "new start of ",
+                   node, ", which gives up the engines on its ranks"),
+      v1::ERROR_REASON_INVALID_FIELD);
+}
+
 }  // namespace
 
 // Workers of one engine meet over IPv4 or over IPv6: gloo joins no two.
@@ -65,6 +75,9 @@ absl::StatusOr<v1::JoinResponse> Cluster::Join(const v1::JoinRequest& request) {
   NodeTable& nodes = control_->nodes();
   const NodeRecord self = nodes.List().front();
   if (request.node() == self.name) return NameTaken(self);
+  if (request.cluster() != 0 && request.cluster() != id_) {
+    return OtherCluster(self.name, request.node());
+  }
   NodeClaim claim{request.node(), request.ranks(), absl::nullopt};
   if (!request.any_first_rank()) claim.first_rank = request.first_rank();
   // What cannot be is refused before anybody is waited for.
@@ -72,6 +85,7 @@ absl::StatusOr<v1::JoinResponse> Cluster::Join(const v1::JoinRequest& request) {
   if (absl::Status status = CheckFamily(request); !status.ok()) return status;
   v1::JoinResponse response;
   response.set_primary(self.name);
+  response.set_cluster(id_);
 
   std::shared_ptr<NodeWatcher> earlier = Find(request.node());
   if (earlier != nullptr && earlier->node().incarnation == request.incarnation()) {

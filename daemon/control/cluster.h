@@ -20,10 +20,10 @@ namespace regroup {
 class Cluster {
  public:
   // Both outlive this. `meeting` is the numeric address at which workers of other nodes reach those
-  // of this one; "" = any.
+  // of this one; "" = any. `id` is the store's; 0 = none.
   Cluster(Control* control, RankTable* ranks, const NodeWatcherOptions& options = {},
-          const std::string& meeting = "")
-      : control_(control), ranks_(ranks), options_(options), meeting_(meeting) {}
+          const std::string& meeting = "", uint64_t id = 0)
+      : control_(control), ranks_(ranks), options_(options), meeting_(meeting), id_(id) {}
 
   // What it means, and its errors, stands in agent.proto. Blocks for some seconds at most.
   absl::StatusOr<v1::JoinResponse> Join(const v1::JoinRequest& request);
@@ -44,6 +44,7 @@ class Cluster {
   RankTable* const ranks_;
   const NodeWatcherOptions options_;
   const std::string meeting_;
+  const uint64_t id_;
   absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<NodeWatcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };

@@ -209,6 +209,21 @@ TEST_F(ClusterTest, Join_OfTheOtherAddressFamily_IsRefused) {
   EXPECT_TRUE(over_v6.Join(Request(agent, 7, /*ranks=*/0)).ok()) << "it has nobody to meet";
 }
 
+// A primary that lost its state must not take the ranks, and drop what they hold.
+TEST_F(ClusterTest, Join_NodeOfAnotherCluster_IsRefused) {
+  FakeAgent agent(7);
+  Cluster cluster(&home_.control(), &home_.ranks(), Options(), "", /*id=*/5);
+  v1::JoinRequest request = Request(agent, 7);
+  request.set_cluster(6);
+  const absl::Status refused = cluster.Join(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("--state-dir"));
+  request.set_cluster(5);
+  const auto joined = cluster.Join(request);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->cluster(), 5u);
+}
+
 TEST_F(ClusterTest, Join_BadFields_AreNamed) {
   FakeAgent agent(7);
   v1::JoinRequest request = Request(agent, 7);

@@ -145,6 +145,10 @@ absl::Status Store::Check() {
   }
   absl::Status status = Run("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL");
   if (status.ok() && is_new) status = MakeTables();
+  if (status.ok()) {
+    status =
+        Run("INSERT OR IGNORE INTO numbers(name, value) VALUES('cluster', 1 + abs(random() / 2))");
+  }
   return status;
 }
 
@@ -152,6 +156,13 @@ absl::Status Store::MakeTables() {
   return Run(absl::StrCat("BEGIN IMMEDIATE;", kTables, "PRAGMA application_id=", kApplicationId,
                           ";PRAGMA user_version=", kSchema, ";COMMIT")
                  .c_str());
+}
+
+absl::StatusOr<uint64_t> Store::ClusterId() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<int64_t> id = ReadNumber("SELECT value FROM numbers WHERE name='cluster'");
+  if (!id.ok()) return id.status();
+  return static_cast<uint64_t>(*id);
 }
 
 absl::StatusOr<std::vector<StoredNode>> Store::Nodes() const {

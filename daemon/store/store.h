@@ -47,6 +47,9 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
+  // Random, of this file for good; never 0.
+  absl::StatusOr<uint64_t> ClusterId() const;
+
   absl::StatusOr<std::vector<StoredNode>> Nodes() const;
   absl::Status PutNode(const StoredNode& node);
 

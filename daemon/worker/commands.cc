@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/worker/proto_convert.h"
 #include "engine/group/comm_status.h"
+#include "engine/model/load.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -113,6 +114,11 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
       if (!engine.ok()) return engine.status();
       if (absl::Status status = CheckNotMoving(**engine); !status.ok()) return status;
       return TrainStep(engine->get(), result->mutable_train_step());
+    }
+    case v1::Command::kCheckExport: {
+      const auto engine = Formed(uid);
+      if (!engine.ok()) return engine.status();
+      return ExportWriter::Check(command.check_export().directory());
     }
     case v1::Command::kExportEngine: {
       const auto engine = Formed(uid);

@@ -56,6 +56,8 @@ class ExportWriter {
   static absl::StatusOr<std::unique_ptr<ExportWriter>> Start(const std::string& directory,
                                                              const std::string& config_json,
                                                              const ParamTable& table);
+  // Whether Start would take the folder, as it is now. Errors: Start's.
+  static absl::Status Check(const std::string& directory);
   virtual ~ExportWriter() = default;  // without Commit: removes what was written
 
   // Appends parameter `id`, whose whole value is `value` (the table's shape and dtype). In table

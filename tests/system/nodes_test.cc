@@ -160,6 +160,20 @@ TEST_F(NodesTest, Join_WhatDoesNotFit_IsRefused) {
 }
 
 // A worker of the other node that dies is named, replaced, and its engines fail: as at home.
+// The lead opens the folder, on another node than the primary: nobody waits for what it refuses.
+TEST_F(NodesTest, Export_IntoABadFolderOfTheLeadsNode_LeavesTheEngineReady) {
+  Create("led", "3,0");
+  for (const std::string folder :
+       {Data().root + "/no/such", std::string("/etc/out"), Data().text.path, Data().root}) {
+    const CtlResult refused = cli().ctl().Run({"export", "led", folder}, absl::Seconds(20));
+    EXPECT_EQ(refused.exit, 1);
+    ExpectMentions(refused.errors, {"DIR=" + folder, "node b"});
+    EXPECT_EQ(cli().State("led"), "READY");
+  }
+  EXPECT_EQ(cli().Train("led", Text(1)).size(), 1u);
+  cli().Delete("led");
+}
+
 TEST_F(NodesTest, Kill_AWorkerOfTheOtherNode_FailsItsEngines) {
   Create("hit", "1-2");
   Create("other", "0,3");

@@ -184,6 +184,28 @@ TEST_F(RestartTest, KilledInARelayout_TheEngineIsWhole) {
   EXPECT_EQ(cli_->Train("e", rows)[0].step, 1);
 }
 
+// By mistake: what the other nodes' ranks hold waits for the right one.
+TEST_F(RestartTest, WithAnotherStateFolder_TheEnginesOfOthersStay) {
+  StartPrimary(0);
+  const auto b = Join("b", 2);
+  ASSERT_NE(b, nullptr);
+  Create("e", "0-1");
+  ASSERT_EQ(cli_->Train("e", Text(2)).size(), 2u);
+  End(SIGTERM);
+  const std::string right = primary_.state_dir;
+  primary_.state_dir = NewFolder("wrong");
+  StartPrimary(0);
+  EXPECT_TRUE(WaitUntil(kFound, [&] {
+    return b->process().Errors().find("belongs to another cluster") != std::string::npos;
+  })) << b->process().Errors();
+  EXPECT_TRUE(cli_->EngineNames().empty());
+  End(SIGTERM);
+  primary_.state_dir = right;
+  StartPrimary(0);
+  ASSERT_TRUE(WaitForState("e", "READY")) << cli_->Row("e");
+  EXPECT_EQ(cli_->Train("e", Text(1))[0].step, 3);
+}
+
 TEST_F(RestartTest, OtherRanksThanBefore_AreRefusedWhileNodesKnowThem) {
   StartPrimary(1);
   auto b = Join("b", 1);

@@ -66,7 +66,10 @@ class Trainer : public Generator {
                                           int64_t accumulate) = 0;
 
   // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every
-  // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.
+  // parameter (nullptr elsewhere). Errors: the writer's (RESOURCE_EXHAUSTED, INTERNAL) is
+  // agreed on: every member returns it, naming the lead, and the trainer goes on. After
+  // DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, or RESOURCE_EXHAUSTED (memory) on the way,
+  // group().failure() says why and the trainer can only be destroyed.
   virtual absl::Status GatherTo(ExportWriter* writer) = 0;
 
   // Collective over the layout's ranks, between steps: they agree on `settings`, then all go on

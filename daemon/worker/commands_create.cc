@@ -11,18 +11,12 @@
 #include "daemon/worker/commands.h"
 #include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
+#include "daemon/worker/spec_terms.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 
 namespace regroup {
 namespace {
-
-std::string OptimizerLine(const OptimizerSpec& spec) {
-  return absl::StrFormat(
-      "optimizer %s lr %.17g momentum %.17g betas %.17g %.17g eps %.17g decay %.17g",
-      OptimizerName(spec.kind), spec.learning_rate, spec.momentum, spec.beta1, spec.beta2, spec.eps,
-      spec.weight_decay);
-}
 
 // A folder may have another path on another machine: what it holds is what counts.
 std::string ModelTerm(const std::string& model) {
@@ -38,17 +32,14 @@ std::vector<std::string> Terms(const HeldEngine& engine) {
       ModelTerm(spec.model),
       absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
       absl::StrCat("layout ", spec.layout.ToString()),
-      absl::StrFormat("clip norm %.17g", spec.clip_norm),
       absl::StrCat("recompute ", static_cast<int>(spec.recompute)),
       absl::StrCat("seed ", spec.seed),
-      absl::StrCat("checks ", static_cast<int>(spec.checks)),
-      absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),
       absl::StrCat("computes ", engine.model->model->Signature()),
   };
   for (const std::string& term : engine.content_terms) {
     terms.push_back(absl::StrCat("content ", term));
   }
-  if (spec.role == Role::kTrain) terms.push_back(OptimizerLine(spec.optimizer));
+  for (std::string& term : SettingsTerms(spec)) terms.push_back(std::move(term));
   for (std::string& line : engine.table().Describe()) terms.push_back(std::move(line));
   return terms;
 }

@@ -29,7 +29,8 @@ class Dataset {
 
   virtual int64_t rows() const = 0;
 
-  // Of the file's size, beginning and end: different for files that can't mean the same. A line.
+  // Of the size and all content of a .jsonl file; of the size, beginning and end of a token file.
+  // Different for files that can't mean the same. A line.
   const std::string& digest() const { return digest_; }
 
   // Checks rows first, first+1, ... (mod rows()), `count` of them (each row at most once).

@@ -186,6 +186,23 @@ TEST_F(DatasetTest, Digest_OtherSizeBeginningOrEnd_Differs) {
   EXPECT_NE((*OpenJson(R"({"x": [1, 2], "y": [3]})"))->digest(), "");
 }
 
+// Of a .jsonl file every byte decides, not the ends alone.
+TEST_F(DatasetTest, Digest_JsonRowInTheMiddle_Differs) {
+  constexpr int kRows = 45000;  // more than is read at once
+  const std::string row = "{\"x\": [1, 2], \"y\": [3]}\n";
+  std::string content;
+  for (int i = 0; i < kRows; ++i) content += row;
+  const auto digest = [&] { return (*OpenJson(content))->digest(); };
+  const std::string first = digest();
+  for (const int changed : {kRows / 2, kRows / 13 * 12}) {
+    const size_t at = changed * row.size() + row.find('3');
+    content[at] = '4';
+    EXPECT_NE(digest(), first) << changed;
+    content[at] = '3';
+  }
+  EXPECT_EQ(digest(), first);
+}
+
 TEST_F(DatasetTest, Json_Rows_AreRead) {
   const auto data = OpenJson("{\"x\": [1, -2.5], \"y\": [3e2]}\r\n{\"y\": [0], \"x\": [0.1, 4]}\n");
   ASSERT_TRUE(data.ok()) << data.status();

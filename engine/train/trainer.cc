@@ -48,16 +48,14 @@ class ZeroTrainer : public Trainer {
     result.learning_rate = spec_.optimizer.learning_rate;
     const std::vector<int64_t> rows = BatchRows(state_.data_position, batch, data.rows());
     result.tokens = data.CountTargets(rows);
+    absl::StatusOr<std::vector<Batch>> mine = LoadRows(data, rows, accumulate, result.tokens);
+    if (!mine.ok()) return mine.status();
     if (result.tokens == 0) {
       result.skipped = true;
       result.reason = "no counted target in the batch";
-    } else {
-      absl::StatusOr<std::vector<Batch>> mine = LoadRows(data, rows, accumulate);
-      if (!mine.ok()) return mine.status();
-      if (absl::Status status = Passes(*std::move(mine), &result); !status.ok()) {
-        group_->Abort(status);
-        return status;
-      }
+    } else if (absl::Status status = Passes(*std::move(mine), &result); !status.ok()) {
+      group_->Abort(status);
+      return status;
     }
     ++state_.data_position;
     result.step = state_.step;
@@ -152,20 +150,23 @@ class ZeroTrainer : public Trainer {
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
 
  private:
-  // Collective: this rank's rows of each micro-batch. A rank that cannot read its rows fails the
-  // step on all, before anything is changed: the trainer goes on.
+  // Collective: this rank's rows of each micro-batch; none if no target counts. A rank that cannot
+  // read its rows, or counts other `tokens` in those of the whole batch, fails the step on all,
+  // before anything is changed: the trainer goes on.
   absl::StatusOr<std::vector<Batch>> LoadRows(const Dataset& data, const std::vector<int64_t>& rows,
-                                              int64_t accumulate) {
+                                              int64_t accumulate, int64_t tokens) {
     std::vector<Batch> batches;
     const absl::Status local = CatchStatus(absl::StrCat("rank ", group_->options().rank), [&] {
-      for (int64_t i = 0; i < accumulate; ++i) {
+      for (int64_t i = 0; tokens > 0 && i < accumulate; ++i) {
         const absl::Span<const int64_t> part = SplitRows(rows, accumulate, i);
         batches.push_back(data.Load(DealRows(part, group_->size(), group_->index())));
       }
       return absl::OkStatus();
     });
-    absl::Status status =
-        Agree(*group_, "data", {absl::StrCat("data position ", state_.data_position)}, local);
+    absl::Status status = Agree(*group_, "data",
+                                {absl::StrCat("data position ", state_.data_position),
+                                 absl::StrCat("counted targets ", tokens, " of the batch")},
+                                local);
     if (!status.ok()) return status;
     return batches;
   }

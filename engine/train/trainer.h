@@ -58,14 +58,18 @@ class Trainer : public Generator {
   // runs forward and backward over its `accumulate` micro-batches (1 to `batch`) one after another,
   // agrees on loss, norm, finiteness and trace, applies the update on all ranks or none. Non-finite
   // gradients or a batch without counted targets: OK with skipped. Errors: DATA_LOSS (the data file
-  // of some rank) leaves the trainer as it was, and group() works on. After any other, ABORTED
-  // (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, RESOURCE_EXHAUSTED,
+  // of some rank), and ABORTED for ranks at another data_position or whose data count other targets
+  // in the batch, leave the trainer as it was, and group() works on. After any other, ABORTED
+  // (ranks disagree later), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, RESOURCE_EXHAUSTED,
   // group().failure() says why and the trainer can only be destroyed.
   virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch,
                                           int64_t accumulate) = 0;
 
   // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every
-  // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.
+  // parameter (nullptr elsewhere). Errors: the writer's (RESOURCE_EXHAUSTED, INTERNAL) is
+  // agreed on: every member returns it, naming the lead, and the trainer goes on. After
+  // DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, or RESOURCE_EXHAUSTED (memory) on the way,
+  // group().failure() says why and the trainer can only be destroyed.
   virtual absl::Status GatherTo(ExportWriter* writer) = 0;
 
   // Collective over the layout's ranks, between steps: they agree on `settings`, then all go on

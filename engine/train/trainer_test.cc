@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/train/two_layers.h"
 #include "gtest/gtest.h"
@@ -154,6 +155,42 @@ TEST(Trainer, NoCountedTarget_IsLossZeroAndSkipped) {
     EXPECT_EQ(result->loss, 0);
     EXPECT_EQ(result->data_position, 1);
   });
+}
+
+// The same rows, in which `extra` targets more (or fewer) count.
+class OtherCount : public MemoryRows {
+ public:
+  explicit OtherCount(int64_t extra) : MemoryRows(4), extra_(extra) {}
+  int64_t CountTargets(absl::Span<const int64_t> rows) const override {
+    return MemoryRows::CountTargets(rows) + extra_;
+  }
+
+ private:
+  const int64_t extra_;
+};
+
+// No rank divides by a count of its own, or skips while others wait for it.
+TEST(Trainer, RanksThatCountOtherTargets_AreAbortedAndNothingChanges) {
+  const TwoLayers model;
+  const MemoryRows whole(4);
+  for (const int64_t extra : {1, -4 * kOut}) {
+    const OtherCount other(extra);
+    RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
+      const at::Tensor before = trainer.state().units[0].weights.clone();
+      const MemoryRows& mine = rank == 0 ? whole : other;
+      const absl::Status status = trainer.Step(mine, 4, 1).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      for (const int64_t count : {int64_t{4 * kOut}, 4 * kOut + extra}) {
+        EXPECT_NE(status.message().find(absl::StrCat("'counted targets ", count, " of the batch'")),
+                  std::string::npos)
+            << status;
+      }
+      EXPECT_TRUE(trainer.group().failure().ok());
+      EXPECT_EQ(trainer.state().data_position, 0);
+      EXPECT_TRUE(trainer.state().units[0].weights.equal(before));
+      EXPECT_TRUE(trainer.Step(whole, 4, 1).ok()) << "the trainer goes on";
+    });
+  }
 }
 
 TEST(Trainer, DataOfOneRankBroken_FailsTheStepOnAllAndChangesNothing) {

@@ -123,7 +123,7 @@ TEST_F(StoreTest, Frozen_RefusesEveryWrite) {
 TEST_F(StoreTest, PutEngine_ThatFails_SaysWhyAndChangesNothing) {
   const auto store = Open();
   ASSERT_TRUE(store->PutEngine(Engine(1, "e")).ok());
-  Run("CREATE TRIGGER t BEFORE INSERT ON engines BEGIN SELECT RAISE(FAIL, 'no room'); END");
+  Run("CREATE TRIGGER t BEFORE INSERT ON numbers BEGIN SELECT RAISE(FAIL, 'no room'); END");
   const absl::Status status = store->PutEngine(Engine(2, "f"));
   EXPECT_THAT(status.message(), HasSubstr("cannot be written: no room"));
   EXPECT_EQ(store->Engines()->size(), 1u);

@@ -16,6 +16,8 @@ using Stub = v1::Control::Stub;
 
 // A watch is opened anew this often, so that a server that hangs is noticed.
 constexpr absl::Duration kWatchTimeout = absl::Seconds(60);
+// How long a server may take to say that it ends an operation; then the call itself is cancelled.
+constexpr absl::Duration kAskTimeout = absl::Seconds(2);
 // Of a Train stream: the id of the operation that it is.
 constexpr char kOperationKey[] = "regroup-operation";
 
@@ -74,7 +76,8 @@ struct Client::Impl {
     if (id.empty()) return false;
     v1::CancelOperationRequest request;
     request.set_id(id);
-    const absl::Status status = Mutate(&Stub::AsyncCancelOperation, request, {}).status();
+    const absl::Status status =
+        Mutate(&Stub::AsyncCancelOperation, request, {nullptr, kAskTimeout}).status();
     return status.ok() || absl::IsFailedPrecondition(status);
   }
 

@@ -51,7 +51,9 @@ struct ClientOptions {
 
 // Of one call.
 struct CallOptions {
-  // Ends the call from any thread, within about 50 ms: CANCELLED. May be null; outlives the call.
+  // Ends the call from any thread, within about 50 ms: CANCELLED. Train first asks the server to
+  // end the operation, and ends with the step that still runs; if the server does not answer that
+  // within 2 s, Train ends then. May be null; outlives the call.
   const absl::Notification* cancel = nullptr;
 
   // When to give up: DEADLINE_EXCEEDED. Not set: the client's call_timeout for a unary call, never

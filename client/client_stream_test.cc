@@ -148,6 +148,31 @@ TEST(ClientStream, Train_Cancelled_EndsAProbeThatIsNotAnswered) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
+TEST(ClientStream, Train_Cancelled_ServerThatDoesNotAnswerIsNotWaitedForLong) {
+  ClientOptions options;
+  options.call_timeout = 2 * kTestDeadline;
+  FakeControl server;
+  server.cancel_operation = [](grpc::ServerContext* context, const v1::CancelOperationRequest&,
+                               v1::Operation*) {
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  server.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
+                    grpc::ServerWriter<v1::TrainRecord>* writer) {
+    context->AddInitialMetadata("regroup-operation", "op-2");
+    writer->Write(v1::TrainRecord());
+    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+    return grpc::Status::CANCELLED;
+  };
+  absl::Notification cancel;
+  const absl::Status status =
+      Connect(server, options)
+          ->Train(v1::TrainRequest(), [&](const v1::TrainRecord&) { cancel.Notify(); },
+                  {&cancel, {}});
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(server.CountCalls("CancelOperation"), 1);
+}
+
 TEST(ClientStream, Train_IsNeverSentTwice) {
   FakeControl server;
   server.train = [](grpc::ServerContext*, const v1::TrainRequest&,

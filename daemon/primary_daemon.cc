@@ -59,6 +59,13 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
       ControlServer::Start(parts.addresses.listen, flags.port, &control, more);
   if (!server.ok()) return server.status();
 
+  // Workers of other nodes go on; nobody here waits for them any more. What that looks like is no
+  // news of their engines: the store hears nothing from here on.
+  const auto let_go = [&store, &ranks] {
+    (*store)->Freeze();
+    ranks.EndCalls("the primary is stopping");
+  };
+
   absl::Status status;
   {
     Stopper stopper(supervisor->get(), [&control, &server] {
@@ -78,15 +85,12 @@ absl::Status RunPrimary(const DaemonFlags& flags, DaemonParts parts) {
     bool stopping = false;
     hooks.on_signal = [&](int signal) {
       // A second one does not wait for workers of other nodes either.
-      if (std::exchange(stopping, true)) ranks.EndCalls("the primary is stopping");
+      if (std::exchange(stopping, true)) let_go();
       stopper.OnSignal(signal);
     };
     status = (*supervisor)->Run(hooks);
   }
-  // Workers of other nodes go on; nobody here waits for them any more, and what that looks like is
-  // no news of their engines.
-  (*store)->Freeze();
-  ranks.EndCalls("the primary is stopping");
+  let_go();
   control.Shutdown(absl::InfiniteDuration());
   (*server)->Shutdown(absl::Seconds(1));
   cluster = nullptr;

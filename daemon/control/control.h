@@ -143,7 +143,9 @@ class Control {
   NodeTable nodes_;
   absl::Notification stopping_;
   std::atomic<bool> stop_said_{false};
-  absl::Mutex accept_mutex_;  // requests are accepted one at a time; never held over I/O
+  // Requests are accepted one at a time. Held while what is accepted is written to the store; never
+  // while a worker, another node or a data root is asked.
+  absl::Mutex accept_mutex_;
   RequestLog requests_ ABSL_GUARDED_BY(accept_mutex_);
   // The request that is being accepted: remembered before what it asks for begins.
   const std::string* accepted_id_ ABSL_GUARDED_BY(accept_mutex_) = nullptr;

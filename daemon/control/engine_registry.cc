@@ -155,7 +155,9 @@ absl::Status EngineRegistry::Apply(uint64_t uid, EngineEvent event, Change chang
   change(*record);
   record->state = *next;
   if (absl::Status saved = Save(*record); !saved.ok()) {
-    if (MayBeRefused(event)) return saved;
+    // A delete frees what a full disk is full of; one that is forgotten at once is none.
+    const bool forgotten = event == EngineEvent::kDelete && absl::IsUnavailable(saved);
+    if (MayBeRefused(event) || forgotten) return saved;
     spdlog::error("engine {}: {}", record->spec.name(), std::string(saved.message()));
   }
   const std::string name = record->spec.name();

@@ -72,7 +72,7 @@ class EngineRegistry {
   // The one setter of states: applies Next(state, event) and then `change`. An engine that is GONE
   // is removed. Errors: FAILED_PRECONDITION if the event means nothing in the engine's state (then
   // nothing changes), NOT_FOUND if it is gone; for an event that somebody waits for (kForm,
-  // kFormed, kMove, kMoved) the store's, and nothing changes.
+  // kFormed, kMove, kMoved; kDelete once it is frozen) the store's, and nothing changes.
   using Change = absl::FunctionRef<void(EngineRecord&)>;
   absl::Status Apply(uint64_t uid, EngineEvent event, Change change);
   absl::Status Apply(uint64_t uid, EngineEvent event) {

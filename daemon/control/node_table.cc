@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/control/field_error.h"
 #include "engine/layout/rank_list.h"
 #include "proto/rpc_status.h"
@@ -18,6 +19,15 @@ std::string RangeText(int first, int count) {
 
 absl::Status Refuse(absl::StatusCode code, const std::string& message) {
   return MakeError(code, message, v1::ERROR_REASON_INVALID_FIELD);
+}
+
+// A node that has one of these ranks; nullptr if none has.
+const NodeRecord* FindOverlap(absl::Span<const NodeRecord> known, int first, int ranks) {
+  for (const NodeRecord& node : known) {
+    if (ranks == 0 || node.ranks == 0) continue;
+    if (first < node.first_rank + node.ranks && node.first_rank < first + ranks) return &node;
+  }
+  return nullptr;
 }
 
 // Whether the node that is known may come back as `claim` says.
@@ -53,17 +63,52 @@ absl::StatusOr<int> PlaceNode(absl::Span<const NodeRecord> known, const NodeClai
                       absl::StrCat("is out of range for ", claim.ranks, " ranks"),
                       absl::StrCat("ranks 0 to ", kMaxRank));
   }
-  for (const NodeRecord& node : known) {
-    const bool apart = first + claim.ranks <= node.first_rank ||
-                       node.first_rank + node.ranks <= first || claim.ranks == 0 || node.ranks == 0;
-    if (apart) continue;
+  if (const NodeRecord* node = FindOverlap(known, first, claim.ranks)) {
     return Refuse(absl::StatusCode::kAlreadyExists,
                   absl::StrCat("--first-rank=", first, " with --ranks=", claim.ranks, ": node ",
-                               node.name, " has ", RangeText(node.first_rank, node.ranks),
+                               node->name, " has ", RangeText(node->first_rank, node->ranks),
                                "; allowed: ranks that no node has, or no --first-rank"));
   }
   return first;
 }
+
+namespace {
+
+// Whether the primary may be `self`, given what the nodes that joined it have, and what it was
+// itself by that name.
+absl::Status CheckSelf(const NodeRecord& self, const absl::optional<NodeRecord>& before,
+                       absl::Span<const NodeRecord> others) {
+  if (others.empty()) return absl::OkStatus();  // alone, it may be what it likes
+  std::vector<std::string> names;
+  for (const NodeRecord& node : others) names.push_back(node.name);
+  const std::string unlike =
+      absl::StrCat("allowed: a name that none of the nodes of this cluster has (",
+                   absl::StrJoin(names, ", "), ")");
+  for (const NodeRecord& node : others) {
+    if (node.name == self.name) {
+      return Refuse(absl::StatusCode::kAlreadyExists,
+                    absl::StrCat("--node=", self.name, ": the node of that name, with ",
+                                 RangeText(node.first_rank, node.ranks),
+                                 " of this cluster, joined it; ", unlike));
+    }
+  }
+  const NodeClaim claim{self.name, self.ranks, self.first_rank};
+  if (before.has_value()) {
+    if (const auto kept = KeepPlace(*before, claim); !kept.ok()) return kept.status();
+  }
+  if (const NodeRecord* node = FindOverlap(others, self.first_rank, self.ranks)) {
+    return Refuse(
+        absl::StatusCode::kAlreadyExists,
+        absl::StrCat("--ranks=", self.ranks, " of --node=", self.name, ", from rank ",
+                     self.first_rank, ": node ", node->name, " has ",
+                     RangeText(node->first_rank, node->ranks),
+                     " of this cluster; allowed: ranks that no other node has, or another "
+                     "--state-dir"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status NodeTable::Restore() {
   if (store_ == nullptr) return absl::OkStatus();
@@ -86,11 +131,7 @@ absl::Status NodeTable::Restore() {
       others.push_back(node);
     }
   }
-  // Alone, it may be what it likes.
-  if (before.has_value() && !others.empty()) {
-    const absl::StatusOr<int> kept = KeepPlace(*before, {self.name, self.ranks, self.first_rank});
-    if (!kept.ok()) return kept.status();
-  }
+  if (absl::Status status = CheckSelf(self, before, others); !status.ok()) return status;
   for (const NodeRecord& node : others) nodes_.push_back(node);
   return store_->PutNode({self.name, "", self.first_rank, self.ranks, true});
 }

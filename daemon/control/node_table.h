@@ -46,7 +46,8 @@ class NodeTable {
       : store_(store), nodes_({self}) {}
 
   // Takes over the other nodes of an earlier start, LOST until they join again. Errors: the
-  // store's; KeepPlace's, if there are others and this node has other ranks now than it had.
+  // store's; if there are others, ALREADY_EXISTS (one of them has this node's name, or one of its
+  // ranks), FAILED_PRECONDITION (this node had other ranks before).
   absl::Status Restore();
 
   std::vector<NodeRecord> List() const;

@@ -1,5 +1,6 @@
 #include "daemon/control/node_table.h"
 
+#include "daemon/node/private_dir.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,6 +72,48 @@ TEST(NodeTable, Put_Again_ChangesWhereTheNodeIsAndNotItsRanks) {
   EXPECT_EQ(table.Find("b")->incarnation, 9u);
   EXPECT_EQ(table.Find("b")->state, v1::NODE_STATE_READY);
   EXPECT_EQ(table.List().size(), 3u);
+}
+
+TEST(NodeTable, Restore_OtherNamesAndRanks_AreCheckedAgainstTheNodesThatJoined) {
+  const PrivateDir folder = *PrivateDir::Make();
+  const std::unique_ptr<Store> store = *Store::Open(folder.path());
+  {
+    NodeTable table(Node("a", 0, 2), store.get());
+    ASSERT_TRUE(table.Restore().ok());
+    ASSERT_TRUE(NodeTable(Node("z", 0, 9), store.get()).Restore().ok()) << "alone it may";
+    ASSERT_EQ(table.Put(Claim("b", 2), "h:1", 7)->first_rank, 2);
+  }
+  ASSERT_TRUE(NodeTable(Node("a", 0, 2), store.get()).Restore().ok());
+  const std::vector<StoredNode> before = *store->Nodes();
+  struct Case {
+    NodeRecord self;
+    absl::StatusCode code;
+    std::string words;
+  };
+  const std::vector<Case> cases = {
+      {Node("a", 0, 3), absl::StatusCode::kFailedPrecondition, "--ranks=3: node a has ranks 0-1"},
+      {Node("y", 0, 3), absl::StatusCode::kAlreadyExists,
+       "--ranks=3 of --node=y, from rank 0: node b has ranks 2-3 of this cluster; allowed: ranks"},
+      {Node("y", 3, 1), absl::StatusCode::kAlreadyExists, "from rank 3: node b has ranks 2-3"},
+      {Node("b", 2, 2), absl::StatusCode::kAlreadyExists, "--node=b"},
+      {Node("b", 8, 1), absl::StatusCode::kAlreadyExists, "allowed: a name that none"},
+  };
+  for (const Case& each : cases) {
+    const absl::Status status = NodeTable(each.self, store.get()).Restore();
+    EXPECT_EQ(status.code(), each.code) << status;
+    EXPECT_THAT(status.message(), HasSubstr(each.words));
+    const std::vector<StoredNode> after = *store->Nodes();
+    ASSERT_EQ(after.size(), before.size()) << "a refusal changes nothing";
+    for (size_t i = 0; i < after.size(); ++i) {
+      EXPECT_EQ(after[i].name, before[i].name);
+      EXPECT_EQ(after[i].ranks, before[i].ranks);
+      EXPECT_EQ(after[i].self, before[i].self);
+    }
+  }
+  for (const NodeRecord& self : {Node("y", 0, 2), Node("x", 4, 3), Node("w", 0, 0)}) {
+    const absl::Status status = NodeTable(self, store.get()).Restore();
+    EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 TEST(Hearing, Silent_AfterTheLimit) {

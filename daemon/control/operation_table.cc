@@ -57,6 +57,10 @@ absl::Status OperationTable::Restore() {
       operation.set_done(true);
       operation.set_error("the primary restarted");
       operation.set_error_code(static_cast<int>(absl::StatusCode::kUnavailable));
+      if (!operation.has_error_detail()) {
+        operation.mutable_error_detail()->set_reason(v1::ERROR_REASON_CANCELLED);
+        operation.mutable_error_detail()->set_engine(operation.engine());
+      }
       operation.set_version(operation.version() + 1);
       if (absl::Status status = store_->PutOperation(number, operation, 0); !status.ok()) {
         return status;

@@ -24,7 +24,8 @@
 
 namespace regroup {
 
-// Thread safe; nothing here blocks.
+// Thread safe. With a store, Start and Finish return once their row is on the disk; no lock is held
+// over that. Nothing else blocks.
 class OperationTable {
  public:
   static constexpr size_t kKept = 1000;  // finished ones; older ones are forgotten

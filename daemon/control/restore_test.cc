@@ -274,6 +274,34 @@ TEST_F(StoredTest, Engines_ReadOnlyStore_RefusesDecisions) {
   EXPECT_EQ(engines.Get(uid)->state, v1::ENGINE_STATE_FAILED);
 }
 
+// A daemon that stops decides nothing, and what befalls its engines then is forgotten.
+TEST_F(StoredTest, Engines_FrozenStore_RefusesDecisionsAndDeletes) {
+  uint64_t uid = 0;
+  {
+    EngineRegistry engines(store_.get());
+    uid = *engines.Add(Spec("e"));
+    ASSERT_TRUE(engines.Apply(uid, EngineEvent::kForm).ok());
+    ASSERT_TRUE(engines.Apply(uid, EngineEvent::kFormed).ok());
+    ASSERT_TRUE(engines.Apply(uid, EngineEvent::kMove).ok());
+    store_->Freeze();
+    EXPECT_TRUE(absl::IsUnavailable(engines.Apply(
+        uid, EngineEvent::kMoved, [](EngineRecord& record) { record.generation = 9; })));
+    EXPECT_EQ(engines.Get(uid)->generation, 0);
+    EXPECT_TRUE(engines.Apply(uid, EngineEvent::kMoveFailed).ok());
+    EXPECT_TRUE(absl::IsUnavailable(
+        engines.Decide(uid, [](EngineRecord& record) { record.weights_version = 9; })));
+    EXPECT_TRUE(absl::IsUnavailable(engines.Apply(uid, EngineEvent::kDelete)));
+    EXPECT_EQ(engines.Get(uid)->state, v1::ENGINE_STATE_READY);
+    EXPECT_TRUE(engines.Apply(uid, EngineEvent::kFail).ok());
+  }
+  EngineRegistry engines(store_.get());
+  ASSERT_TRUE(engines.Restore().ok());
+  const EngineRecord restored = *engines.Get(uid);
+  EXPECT_EQ(restored.state, v1::ENGINE_STATE_FORMING);
+  EXPECT_TRUE(restored.was_moving);
+  EXPECT_EQ(restored.generation, 0);
+}
+
 TEST_F(StoredTest, Operations_ThatRanFailed_OthersStay) {
   {
     OperationTable table(store_.get());
@@ -291,6 +319,8 @@ TEST_F(StoredTest, Operations_ThatRanFailed_OthersStay) {
   EXPECT_EQ(operations[1].error(), "no");
   EXPECT_EQ(operations[1].error_detail().reason(), v1::ERROR_REASON_DATA);
   EXPECT_EQ(operations[2].error(), "the primary restarted");
+  EXPECT_EQ(operations[2].error_detail().reason(), v1::ERROR_REASON_CANCELLED);
+  EXPECT_EQ(operations[2].error_detail().engine(), "e");
   for (const v1::Operation& operation : operations) EXPECT_TRUE(operation.done());
   EXPECT_TRUE(table.Running().empty());
   EXPECT_EQ(table.Start({"train", "e", {1}, nullptr}), "op-4");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/layout/rank_list.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -119,6 +120,7 @@ std::vector<RankInfo> RankTable::List() const {
 
 absl::StatusOr<std::shared_ptr<WorkerClient>> RankTable::Find(const WorkerRef& ref) const {
   absl::MutexLock lock(&mutex_);
+  if (!ended_.empty()) return RankLostError(ref.rank, ended_);
   if (const Slot* slot = Current(ref)) return slot->client;
   const auto slot = slots_.find(ref.rank);
   const bool known = slot != slots_.end() && !slot->second.info.how.empty();
@@ -145,7 +147,13 @@ absl::StatusOr<std::vector<WorkerRef>> RankTable::AwaitReady(
     absl::MutexLock lock(&mutex_);
     for (int rank : ranks) {
       if (slots_.count(rank) > 0) continue;
-      return absl::NotFoundError(absl::StrCat("rank ", rank, " does not exist"));
+      std::vector<int> known;
+      for (const auto& slot : slots_) known.push_back(slot.first);
+      return MakeError(
+          absl::StatusCode::kNotFound,
+          absl::StrCat("--ranks: rank ", rank, " does not exist; ",
+                       known.empty() ? "there is none" : "allowed: ", FormatRankList(known)),
+          v1::ERROR_REASON_INVALID_FIELD);
     }
   }
   const auto first_unready = [this, &ranks]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -203,6 +211,10 @@ std::vector<std::shared_ptr<WorkerClient>> RankTable::Clients() const {
 }
 
 void RankTable::EndCalls(const std::string& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_.empty()) ended_ = why;
+  }
   for (const auto& client : Clients()) client->Lost(why);
 }
 

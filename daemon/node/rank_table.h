@@ -64,7 +64,8 @@ class RankTable {
 
   std::vector<RankInfo> List() const;
 
-  // The worker's connection. UNAVAILABLE (RANK_LOST, saying how it ended) if that process is gone.
+  // The worker's connection. UNAVAILABLE (RANK_LOST, saying how it ended) if that process is gone,
+  // or after EndCalls.
   absl::StatusOr<std::shared_ptr<WorkerClient>> Find(const WorkerRef& ref) const;
   bool IsAlive(const WorkerRef& ref) const { return Find(ref).ok(); }
   bool IsReady(const WorkerRef& ref) const;
@@ -73,8 +74,8 @@ class RankTable {
   bool AwaitLost(const WorkerRef& ref, absl::Time deadline) const;
 
   // Waits until all of `ranks` are READY and returns their workers, in that order. Errors:
-  // NOT_FOUND; UNAVAILABLE (at the deadline), naming a rank that is not ready and why; `stop()`'s
-  // error, which is asked about ten times a second.
+  // NOT_FOUND (no such rank, saying which there are); UNAVAILABLE (at the deadline), naming a rank
+  // that is not ready and why; `stop()`'s error, which is asked about ten times a second.
   absl::StatusOr<std::vector<WorkerRef>> AwaitReady(absl::Span<const int> ranks,
                                                     absl::Time deadline,
                                                     absl::FunctionRef<absl::Status()> stop) const;
@@ -88,7 +89,8 @@ class RankTable {
   // What the worker holds of an engine, as of its last answer; nullopt if nothing.
   absl::optional<v1::HeldEngine> Held(const WorkerRef& ref, uint64_t engine_uid) const;
 
-  // Ends the calls to all workers that are left, which stay what they are: this daemon stops.
+  // Ends the calls to all workers that are left, which stay what they are: this daemon stops. Find
+  // finds nobody any more, so that nobody is told, or killed, because of a call that ended so.
   void EndCalls(const std::string& why);
 
   // Calls EndUndecided of all workers.
@@ -109,6 +111,7 @@ class RankTable {
 
   mutable absl::Mutex mutex_;
   std::map<int, Slot> slots_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::string ended_ ABSL_GUARDED_BY(mutex_);          // EndCalls' reason; "": not called
   LostListener listener_;
 };
 

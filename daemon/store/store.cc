@@ -105,6 +105,11 @@ absl::Status Store::Error(const std::string& what) const {
   return absl::InternalError(message);
 }
 
+absl::Status Store::FrozenError() const {
+  return absl::UnavailableError(
+      absl::StrCat("state store ", path_, " is not written any more: the daemon is stopping"));
+}
+
 absl::Status Store::Run(const char* sql) {
   if (sqlite3_exec(database_, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return absl::OkStatus();
   return Error("cannot be used");
@@ -180,7 +185,7 @@ absl::StatusOr<std::vector<StoredNode>> Store::Nodes() const {
 
 absl::Status Store::PutNode(const StoredNode& node) {
   absl::MutexLock lock(&mutex_);
-  if (frozen_) return absl::OkStatus();
+  if (frozen_) return FrozenError();
   Statement put(database_,
                 "INSERT INTO nodes VALUES(?,?,?,?,?) ON CONFLICT(name) DO UPDATE SET "
                 "address=excluded.address, first_rank=excluded.first_rank, ranks=excluded.ranks, "
@@ -206,29 +211,32 @@ absl::StatusOr<std::vector<v1::StoredEngine>> Store::Engines() const {
 
 absl::Status Store::PutEngine(const v1::StoredEngine& engine) {
   absl::MutexLock lock(&mutex_);
-  if (frozen_) return absl::OkStatus();
+  if (frozen_) return FrozenError();
   const auto uid = static_cast<int64_t>(engine.uid());
   if (absl::Status status = Run("BEGIN IMMEDIATE"); !status.ok()) return status;
-  bool good = false;
+  absl::Status status;
   {
     Statement put(database_, "INSERT OR REPLACE INTO engines VALUES(?,?)");
     put.Bind(uid).Blob(engine.SerializeAsString());
     put.Next();
+    if (!put.ok()) status = Error("cannot be written");
+  }
+  if (status.ok()) {
     Statement last(database_,
                    "INSERT INTO numbers VALUES('last_uid',?) ON CONFLICT(name) DO UPDATE SET "
                    "value=max(value, excluded.value)");
     last.Bind(uid);
     last.Next();
-    good = put.ok() && last.ok();
+    if (!last.ok()) status = Error("cannot be written");
   }
-  absl::Status status = good ? Run("COMMIT") : Error("cannot be written");
+  if (status.ok()) status = Run("COMMIT");
   if (!status.ok()) Run("ROLLBACK").IgnoreError();
   return status;
 }
 
 absl::Status Store::RemoveEngine(uint64_t uid) {
   absl::MutexLock lock(&mutex_);
-  if (frozen_) return absl::OkStatus();
+  if (frozen_) return FrozenError();
   Statement remove(database_, "DELETE FROM engines WHERE uid=?");
   remove.Bind(static_cast<int64_t>(uid));
   remove.Next();
@@ -259,7 +267,7 @@ absl::StatusOr<std::vector<v1::Operation>> Store::Operations() const {
 
 absl::Status Store::PutOperation(int64_t number, const v1::Operation& operation, int64_t forget) {
   absl::MutexLock lock(&mutex_);
-  if (frozen_) return absl::OkStatus();
+  if (frozen_) return FrozenError();
   Statement put(database_, "INSERT OR REPLACE INTO operations VALUES(?,?)");
   put.Bind(number).Blob(operation.SerializeAsString());
   put.Next();
@@ -291,7 +299,7 @@ absl::StatusOr<std::vector<StoredRequest>> Store::Requests() const {
 
 absl::Status Store::PutRequest(const StoredRequest& request, int64_t forget_before_micros) {
   absl::MutexLock lock(&mutex_);
-  if (frozen_) return absl::OkStatus();
+  if (frozen_) return FrozenError();
   Statement put(database_, "INSERT OR REPLACE INTO requests VALUES(?,?,?,?)");
   put.Text(request.id)
       .Bind(request.accepted_micros)

@@ -35,7 +35,7 @@ struct StoredRequest {
 
 // Thread safe. Each write is on the disk when it returns (WAL, synchronous=FULL): a row that says
 // what was decided is the decision. A write that fails changes nothing; errors name the file:
-// RESOURCE_EXHAUSTED (the disk is full), INTERNAL.
+// RESOURCE_EXHAUSTED (the disk is full), UNAVAILABLE (after Freeze), INTERNAL.
 class Store {
  public:
   static constexpr int kSchema = 1;
@@ -70,7 +70,8 @@ class Store {
   // From now on every write fails, as on a full disk.
   void RefuseWritesForTest();
 
-  // From now on writes do nothing: what a daemon that stops does to its engines is no decision.
+  // From now on every write is UNAVAILABLE and changes nothing: what a daemon that stops does to
+  // its engines is no decision. Writes that returned before are on the disk.
   void Freeze();
 
   const std::string& path() const { return path_; }
@@ -79,7 +80,9 @@ class Store {
   class Statement;
   Store(std::string path, sqlite3* database) : path_(std::move(path)), database_(database) {}
 
+  // Of the call to SQLite before: to be asked before its statement ends.
   absl::Status Error(const std::string& what) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FrozenError() const;
   absl::Status Run(const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Check() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeTables() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

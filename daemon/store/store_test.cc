@@ -103,13 +103,33 @@ TEST_F(StoreTest, Rows_AreThereAgainAfterOpening) {
   EXPECT_EQ(requests[0].answer.id(), "op-3");
 }
 
-TEST_F(StoreTest, Frozen_WritesNothing) {
+// What it would not keep is not taken for kept.
+TEST_F(StoreTest, Frozen_RefusesEveryWrite) {
   const auto store = Open();
   ASSERT_TRUE(store->PutEngine(Engine(1, "e")).ok());
   store->Freeze();
-  EXPECT_TRUE(store->RemoveEngine(1).ok());
-  EXPECT_TRUE(store->PutEngine(Engine(2, "f")).ok());
+  EXPECT_THAT(store->RemoveEngine(1).message(), HasSubstr(path()));
+  EXPECT_TRUE(absl::IsUnavailable(store->RemoveEngine(1)));
+  EXPECT_TRUE(absl::IsUnavailable(store->PutEngine(Engine(2, "f"))));
+  EXPECT_TRUE(absl::IsUnavailable(store->PutNode({"a", "h:1", 0, 2, true})));
+  EXPECT_TRUE(absl::IsUnavailable(store->PutOperation(1, v1::Operation(), 0)));
+  EXPECT_TRUE(absl::IsUnavailable(store->PutRequest(StoredRequest(), 0)));
   EXPECT_EQ(store->Engines()->size(), 1u);
+  EXPECT_TRUE(store->Nodes()->empty());
+  EXPECT_TRUE(store->Operations()->empty());
+  EXPECT_TRUE(store->Requests()->empty());
+}
+
+TEST_F(StoreTest, PutEngine_ThatFails_SaysWhyAndChangesNothing) {
+  const auto store = Open();
+  ASSERT_TRUE(store->PutEngine(Engine(1, "e")).ok());
+  Run("CREATE TRIGGER t BEFORE INSERT ON numbers BEGIN SELECT RAISE(FAIL, 'no room'); END");
+  const absl::Status status = store->PutEngine(Engine(2, "f"));
+  EXPECT_THAT(status.message(), HasSubstr("cannot be written: no room"));
+  EXPECT_EQ(store->Engines()->size(), 1u);
+  EXPECT_EQ(*store->LastUid(), 1u);
+  Run("DROP TRIGGER t");
+  EXPECT_TRUE(store->PutEngine(Engine(2, "f")).ok());
 }
 
 TEST_F(StoreTest, Newer_IsRefused) {

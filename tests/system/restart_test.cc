@@ -111,6 +111,37 @@ TEST_F(RestartTest, PrimaryWithoutWorkers_KilledInTraining_NoStepIsLostOrDoneTwi
   EXPECT_TRUE(Differences(cli_->Export("e"), weights).empty());
 }
 
+// Whoever presses Ctrl-C twice does not wait for a step of another node; the step goes on there.
+TEST_F(RestartTest, PrimaryWithoutWorkers_StoppedTwiceInAStep_TheEngineIsWhole) {
+  StartPrimary(0);
+  const auto b = Join("b", 2);
+  ASSERT_NE(b, nullptr);
+  std::vector<std::string> flags = OptimizerFlags(AdamW());
+  flags.push_back("--timeout=600s");
+  cli_->Create("e", "0-1", Data().untied.folder, flags);
+  const auto train = cli_->ctl().Start(TrainCommand("e", Text(kForever)));
+  ASSERT_TRUE(WaitUntil(absl::Seconds(60), [&] { return train->OutputLines().size() > 2; }));
+  const pid_t worker = a_->WorkerPid(1);
+  ASSERT_GT(worker, 0);
+  ASSERT_EQ(kill(worker, SIGSTOP), 0);  // the step lasts
+  ASSERT_EQ(kill(a_->process().pid(), SIGTERM), 0);
+  EXPECT_TRUE(WaitUntil(absl::Seconds(60), [&] {
+    return a_->process().Errors().find(": stopping") != std::string::npos;
+  }));
+  End(SIGTERM);
+  ASSERT_EQ(kill(worker, SIGCONT), 0);
+  train->Finish(absl::Seconds(60));
+  const Steps seen = ParseSteps({0, train->Output(), ""});
+
+  StartPrimary(0);
+  ASSERT_TRUE(WaitForState("e", "READY")) << cli_->Row("e");
+  const auto step = cli_->Row("e")["step"].get<int64_t>();
+  EXPECT_GE(step, seen.back().step);
+  EXPECT_LE(step, seen.back().step + 2) << "the one under way, and one whose line was not read";
+  EXPECT_EQ(cli_->Train("e", Text(2))[0].step, step + 1);
+  EXPECT_EQ(a_->WorkerPid(1), worker);
+}
+
 TEST_F(RestartTest, PrimaryWithWorkers_ItsOwnRanksAreLostTheOthersGoOn) {
   StartPrimary(2);
   const auto b = Join("b", 2);

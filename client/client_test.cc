@@ -1,43 +1,17 @@
+// The client library: unary calls, and the waiting for operations.
 #include "client/client.h"
 
 #include <atomic>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "client/fake_control.h"
+#include "client/client_test_util.h"
 #include "gtest/gtest.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
 namespace {
-
-const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "connection reset");
-
-ClientOptions Quick() {
-  ClientOptions options;
-  options.probe_after = absl::Milliseconds(50);
-  options.lost_timeout = absl::Milliseconds(200);
-  return options;
-}
-
-std::unique_ptr<Client> Connect(const FakeControl& server, const ClientOptions& options = {}) {
-  return *Client::Connect(server.target(), options);
-}
-
-v1::Operation Running(const std::string& id, int64_t bytes = 0) {
-  v1::Operation operation;
-  operation.set_id(id);
-  operation.set_bytes_moved(bytes);
-  return operation;
-}
-
-v1::Operation Done(const std::string& id) {
-  v1::Operation operation = Running(id, 100);
-  operation.set_done(true);
-  return operation;
-}
 
 TEST(Client, CheckTarget_HostAndPort) {
   for (const char* target : {"127.0.0.1:7070", "localhost:1", "[::1]:65535", "node-1.example:80"}) {
@@ -101,8 +75,48 @@ TEST(Client, Unreachable_IsAskedABoundedNumberOfTimes) {
   FakeControl server;
   server.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
                          v1::GetStatusResponse*) { return kGone; };
-  EXPECT_TRUE(absl::IsUnavailable(Connect(server)->GetStatus().status()));
-  EXPECT_EQ(server.CountCalls("GetStatus"), 3);
+  FakeClock clock;
+  ClientOptions options = On(&clock);
+  options.max_attempts = 6;
+  EXPECT_TRUE(absl::IsUnavailable(Connect(server, options)->GetStatus().status()));
+  EXPECT_EQ(server.CountCalls("GetStatus"), 6);
+  const std::vector<absl::Duration> pauses = clock.pauses();
+  ASSERT_EQ(pauses.size(), 5);
+  ExpectPause(pauses[0], options.first_backoff);
+  ExpectPause(pauses[1], 2 * options.first_backoff);
+  ExpectPause(pauses[2], 4 * options.first_backoff);
+  ExpectPause(pauses[3], 8 * options.first_backoff);
+  ExpectPause(pauses[4], options.longest_backoff);
+}
+
+TEST(Client, Unreachable_IsAskedAgainWithinTheTimeout) {
+  FakeControl server;
+  server.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
+                         v1::GetStatusResponse*) { return kGone; };
+  FakeClock clock;
+  ClientOptions options = On(&clock);
+  options.max_attempts = 1000000;
+  CallOptions call;
+  call.timeout = absl::Seconds(10);
+  EXPECT_TRUE(absl::IsUnavailable(Connect(server, options)->GetStatus(call).status()));
+  EXPECT_LT(clock.Now(), absl::UnixEpoch() + absl::Seconds(10));
+  EXPECT_GT(clock.Now(), absl::UnixEpoch() + absl::Seconds(10) - options.longest_backoff);
+}
+
+TEST(Client, Unreachable_CancelledWhileItPauses_EndsCancelled) {
+  FakeControl server;
+  absl::Notification cancel;
+  server.get_status = [&](grpc::ServerContext*, const v1::GetStatusRequest&,
+                          v1::GetStatusResponse*) {
+    cancel.Notify();
+    return kGone;
+  };
+  ClientOptions options;
+  options.first_backoff = options.longest_backoff = 2 * kTestDeadline;
+  options.call_timeout = 4 * kTestDeadline;
+  const absl::Status status = Connect(server, options)->GetStatus({&cancel, {}}).status();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(server.CountCalls("GetStatus"), 1);
 }
 
 TEST(Client, ErrorWithDetail_IsReturnedAsItIs) {
@@ -206,25 +220,27 @@ TEST(Client, Wait_BrokenStream_OperationEndedMeanwhile) {
 
 TEST(Client, Wait_ServerGone_EndsUnavailable) {
   FakeControl server;
-  const auto client = Connect(server, Quick());
+  FakeClock clock;
+  const auto client = Connect(server, On(&clock));
   server.Stop();
   const absl::Status status = client->Wait(Running("op-1")).status();
+  EXPECT_GE(clock.Now(), absl::UnixEpoch() + ClientOptions().lost_timeout);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("op-1"), std::string::npos);
   EXPECT_FALSE(DetailOf(status).has_value());
 }
 
 TEST(Client, Wait_LongWatchThatBreaks_IsNotYetLost) {
-  ClientOptions options;
+  FakeClock clock;
+  ClientOptions options = On(&clock);
   options.max_attempts = 1;
-  options.lost_timeout = absl::Seconds(2);
   FakeControl server;
   std::atomic<int> watches{0};
   server.watch_operation = [&](grpc::ServerContext*, const v1::GetOperationRequest& request,
                                grpc::ServerWriter<v1::Operation>* writer) {
     if (++watches == 1) {
       writer->Write(Running(request.id(), 10));
-      absl::SleepFor(options.lost_timeout);  // the server is well, the operation is just long
+      clock.Advance(options.lost_timeout);  // the server is well, the operation is just long
       return kGone;
     }
     writer->Write(Done(request.id()));
@@ -253,8 +269,32 @@ TEST(Client, Wait_Cancelled_EndsAQuestionThatIsNotAnswered) {
     return grpc::Status::CANCELLED;
   };
   const absl::Status status =
-      Connect(server, options)->Wait(Running("op-1"), nullptr, &cancel).status();
+      Connect(server, options)->Wait(Running("op-1"), nullptr, {&cancel, {}}).status();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST(Client, Wait_TimeoutPasses_IsDeadlineExceededAndLeavesTheOperation) {
+  FakeControl server;
+  FakeClock clock;
+  server.watch_operation = [&](grpc::ServerContext*, const v1::GetOperationRequest& request,
+                               grpc::ServerWriter<v1::Operation>* writer) {
+    writer->Write(Running(request.id(), 10));
+    clock.Advance(absl::Seconds(11));
+    return grpc::Status::OK;
+  };
+  server.get_operation = [](grpc::ServerContext*, const v1::GetOperationRequest& request,
+                            v1::Operation* operation) {
+    *operation = Running(request.id(), 20);
+    return grpc::Status::OK;
+  };
+  CallOptions call;
+  call.timeout = absl::Seconds(30);
+  const absl::Status status =
+      Connect(server, On(&clock))->Wait(Running("op-1"), nullptr, call).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(status.message(), "operation op-1: has not ended after 30s");
+  EXPECT_EQ(server.CountCalls("WatchOperation"), 3);
+  EXPECT_EQ(server.CountCalls("CancelOperation"), 0);
 }
 
 TEST(Client, Wait_UnknownOperation_IsNotFound) {
@@ -278,200 +318,32 @@ TEST(Client, Wait_Cancelled_LeavesTheOperationAlone) {
     EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
     return grpc::Status::CANCELLED;
   };
-  EXPECT_TRUE(absl::IsCancelled(Connect(server)->Wait(Running("op-1"), nullptr, &cancel).status()));
+  EXPECT_TRUE(
+      absl::IsCancelled(Connect(server)->Wait(Running("op-1"), nullptr, {&cancel, {}}).status()));
   EXPECT_EQ(server.CountCalls("CancelOperation"), 0);
 }
 
-TEST(Client, Train_StreamsRecords) {
+// The step that runs is still applied: its record is not lost.
+
+TEST(Client, Finish_ReturnsWhatItWasRefusedOrFailedWith) {
   FakeControl server;
-  server.train = [](grpc::ServerContext*, const v1::TrainRequest& request,
-                    grpc::ServerWriter<v1::TrainRecord>* writer) {
-    EXPECT_EQ(request.request_id().size(), 32);
-    for (int64_t step = 1; step <= request.steps(); ++step) {
-      v1::TrainRecord record;
-      record.set_step(step);
-      writer->Write(record);
+  server.watch_operation = [](grpc::ServerContext*, const v1::GetOperationRequest& request,
+                              grpc::ServerWriter<v1::Operation>* writer) {
+    v1::Operation operation = Done(request.id());
+    if (request.id() == "op-2") {
+      operation.set_error("rank 2 is lost");
+      operation.set_error_code(static_cast<int>(absl::StatusCode::kUnavailable));
     }
+    writer->Write(operation);
     return grpc::Status::OK;
-  };
-  v1::TrainRequest request;
-  request.set_steps(3);
-  std::vector<int64_t> steps;
-  const absl::Status status = Connect(server)->Train(
-      request, [&](const v1::TrainRecord& record) { steps.push_back(record.step()); });
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3}));
-}
-
-TEST(Client, Train_Cancelled_ReachesTheServer) {
-  FakeControl server;
-  std::atomic<bool> cancelled{false};
-  server.train = [&](grpc::ServerContext* context, const v1::TrainRequest&,
-                     grpc::ServerWriter<v1::TrainRecord>* writer) {
-    writer->Write(v1::TrainRecord());
-    cancelled = FakeControl::WaitUntilCancelled(context);
-    return grpc::Status::CANCELLED;
-  };
-  absl::Notification cancel;
-  const absl::Status status = Connect(server)->Train(
-      v1::TrainRequest(), [&](const v1::TrainRecord&) { cancel.Notify(); }, &cancel);
-  EXPECT_TRUE(absl::IsCancelled(status)) << status;
-  server.Stop();
-  EXPECT_TRUE(cancelled);
-}
-
-TEST(Client, Train_CancelledBeforeTheFirstRecord_KnowsItsOperation) {
-  FakeControl server;
-  absl::Notification said;
-  server.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
-                         v1::GetStatusResponse*) { return grpc::Status::OK; };
-  server.train = [&](grpc::ServerContext* context, const v1::TrainRequest&,
-                     grpc::ServerWriter<v1::TrainRecord>* writer) {
-    context->AddInitialMetadata("regroup-operation", "op-2");
-    writer->SendInitialMetadata();
-    said.Notify();
-    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
-    return grpc::Status::CANCELLED;
   };
   const auto client = Connect(server);
-  absl::Notification cancel;
-  std::thread canceller([&] {
-    EXPECT_TRUE(said.WaitForNotificationWithTimeout(kTestDeadline));
-    // An answer on the same connection: what was sent before it, has arrived.
-    EXPECT_TRUE(client->GetStatus().ok());
-    cancel.Notify();
-  });
-  std::string operation;
-  const absl::Status status = client->Train(v1::TrainRequest(), nullptr, &cancel, &operation);
-  canceller.join();
-  EXPECT_TRUE(absl::IsCancelled(status)) << status;
-  EXPECT_EQ(operation, "op-2");
-}
-
-TEST(Client, Train_OperationOfTheRecords_WithoutMetadata) {
-  FakeControl server;
-  server.train = [](grpc::ServerContext*, const v1::TrainRequest&,
-                    grpc::ServerWriter<v1::TrainRecord>* writer) {
-    v1::TrainRecord record;
-    record.set_operation("op-3");
-    writer->Write(record);
-    return grpc::Status::OK;
-  };
-  std::string operation;
-  EXPECT_TRUE(Connect(server)->Train(v1::TrainRequest(), nullptr, nullptr, &operation).ok());
-  EXPECT_EQ(operation, "op-3");
-}
-
-TEST(Client, Train_Cancelled_EndsAProbeThatIsNotAnswered) {
-  ClientOptions options = Quick();
-  options.call_timeout = 2 * kTestDeadline;  // so that only the cancellation ends it in time
-  FakeControl server;
-  absl::Notification cancel;
-  server.get_status = [&](grpc::ServerContext* context, const v1::GetStatusRequest&,
-                          v1::GetStatusResponse*) {
-    cancel.Notify();
-    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
-    return grpc::Status::CANCELLED;
-  };
-  server.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
-                    grpc::ServerWriter<v1::TrainRecord>*) {
-    EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
-    return grpc::Status::CANCELLED;
-  };
-  const absl::Status status = Connect(server, options)->Train(v1::TrainRequest(), nullptr, &cancel);
-  EXPECT_TRUE(absl::IsCancelled(status)) << status;
-}
-
-TEST(Client, Train_IsNeverSentTwice) {
-  FakeControl server;
-  server.train = [](grpc::ServerContext*, const v1::TrainRequest&,
-                    grpc::ServerWriter<v1::TrainRecord>*) { return kGone; };
-  EXPECT_TRUE(absl::IsUnavailable(Connect(server)->Train(v1::TrainRequest())));
-  EXPECT_EQ(server.CountCalls("Train"), 1);
-}
-
-TEST(Client, Train_SlowStep_OfAServerThatAnswers_GoesOn) {
-  FakeControl server;
-  server.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
-                         v1::GetStatusResponse*) { return grpc::Status::OK; };
-  server.train = [&](grpc::ServerContext*, const v1::TrainRequest&,
-                     grpc::ServerWriter<v1::TrainRecord>* writer) {
-    EXPECT_TRUE(server.WaitForCalls("GetStatus", 2));
-    writer->Write(v1::TrainRecord());
-    return grpc::Status::OK;
-  };
-  int records = 0;
-  const absl::Status status =
-      Connect(server, Quick())->Train(v1::TrainRequest(), [&](const v1::TrainRecord&) {
-        ++records;
-      });
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(records, 1);
-}
-
-TEST(Client, Train_ServerThatAnswersNothing_IsGivenUp) {
-  FakeControl server;
-  server.get_status = [](grpc::ServerContext* context, const v1::GetStatusRequest&,
-                         v1::GetStatusResponse*) {
-    FakeControl::WaitUntilCancelled(context);
-    return grpc::Status::CANCELLED;
-  };
-  server.train = [](grpc::ServerContext* context, const v1::TrainRequest&,
-                    grpc::ServerWriter<v1::TrainRecord>*) {
-    FakeControl::WaitUntilCancelled(context);
-    return grpc::Status::CANCELLED;
-  };
-  ClientOptions options = Quick();
-  options.call_timeout = absl::Milliseconds(100);
-  const absl::Status status = Connect(server, options)->Train(v1::TrainRequest());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-}
-
-TEST(Client, Generate_ReturnsTheOutputs) {
-  FakeControl server;
-  server.generate = [](grpc::ServerContext*, const v1::GenerateRequest& request,
-                       grpc::ServerWriter<v1::GenerateResponse>* writer) {
-    v1::GenerateResponse response;
-    response.set_tokens_done(1);
-    writer->Write(response);
-    response.set_done(true);
-    for (const v1::Prompt& prompt : request.prompts()) {
-      response.add_outputs()->add_tokens(prompt.tokens(0) + 1);
-    }
-    writer->Write(response);
-    return grpc::Status::OK;
-  };
-  v1::GenerateRequest request;
-  request.add_prompts()->add_tokens(41);
-  int progress = 0;
-  const auto response = Connect(server)->Generate(request, [&](const v1::GenerateResponse& r) {
-    progress += static_cast<int>(r.tokens_done());
-  });
-  ASSERT_TRUE(response.ok()) << response.status();
-  EXPECT_EQ(response->outputs(0).tokens(0), 42);
-  EXPECT_EQ(progress, 1);
-}
-
-TEST(Client, Generate_CancelledAfterItsOutputs_ReturnsThem) {
-  FakeControl server;
-  server.generate = [](grpc::ServerContext*, const v1::GenerateRequest&,
-                       grpc::ServerWriter<v1::GenerateResponse>* writer) {
-    v1::GenerateResponse response;
-    response.set_done(true);
-    response.add_outputs()->set_finish_reason(v1::FINISH_REASON_CANCELLED);
-    writer->Write(response);
-    return grpc::Status::CANCELLED;
-  };
-  const auto response = Connect(server)->Generate(v1::GenerateRequest());
-  ASSERT_TRUE(response.ok()) << response.status();
-  EXPECT_EQ(response->outputs(0).finish_reason(), v1::FINISH_REASON_CANCELLED);
-}
-
-TEST(Client, Generate_StreamWithoutOutputs_IsAnError) {
-  FakeControl server;
-  server.generate = [](grpc::ServerContext*, const v1::GenerateRequest&,
-                       grpc::ServerWriter<v1::GenerateResponse>*) { return grpc::Status::OK; };
-  EXPECT_TRUE(absl::IsInternal(Connect(server)->Generate(v1::GenerateRequest()).status()));
+  EXPECT_EQ(client->Finish(absl::NotFoundError("no engine")).status().message(), "no engine");
+  EXPECT_EQ(server.CountCalls("WatchOperation"), 0);
+  EXPECT_EQ(client->Finish(Running("op-1"))->bytes_moved(), 100);
+  const absl::Status failed = client->Finish(Running("op-2")).status();
+  EXPECT_EQ(failed.message(), "rank 2 is lost");
+  EXPECT_TRUE(DetailOf(failed).has_value());
 }
 
 TEST(Client, OutcomeOf_CarriesCodeAndDetail) {

@@ -14,7 +14,7 @@
 #include "client/layout_flags.h"
 #include "client/operation_view.h"
 #include "client/picture.h"
-#include "proto/rpc_status.h"
+#include "proto/error_detail.h"
 
 namespace regroup {
 namespace {
@@ -69,6 +69,7 @@ void ReadOptimizer(const CreateOptions& o, FlagReader* flags, v1::OptimizerSpec*
 void ReadTraining(const CreateOptions& o, FlagReader* flags, v1::EngineSpec* spec) {
   if (spec->role() == v1::ROLE_TRAIN) {
     ReadOptimizer(o, flags, spec->mutable_optimizer());
+    spec->set_recompute(o.recompute);
     if (!o.clip_norm.empty())
       spec->set_clip_norm(flags->Number("--clip-norm", o.clip_norm, kNotNegative));
     return;
@@ -83,6 +84,7 @@ void ReadTraining(const CreateOptions& o, FlagReader* flags, v1::EngineSpec* spe
       {"--weight-decay", &o.weight_decay},
       {"--clip-norm", &o.clip_norm}};
   for (const auto& [flag, text] : training) RefuseIfGiven(flag, *text, "--role=train", flags);
+  if (o.recompute) flags->Fail(UsageError("--recompute: only for --role=train"));
 }
 
 // Flags whose place in the protocol is still to come: their values are read, then they are refused
@@ -117,7 +119,6 @@ absl::Status RunCreate(const CreateOptions& o, Session* session) {
   spec->set_seed(flags.Seed("--seed", o.seed));
   spec->set_checks(ReadChecks(o.checks, &flags));
   SetDuration(flags.Timeout("--timeout", o.timeout), spec->mutable_timeout());
-  spec->set_recompute(o.recompute);
   for (const std::string& text : o.shard_over) {
     const size_t colon = text.rfind(':');
     if (colon == std::string::npos || colon == 0 || colon + 1 == text.size()) {

@@ -10,7 +10,7 @@
 #include "client/layout_flags.h"
 #include "client/operation_view.h"
 #include "client/picture.h"
-#include "proto/rpc_status.h"
+#include "proto/error_detail.h"
 
 namespace regroup {
 namespace {
@@ -19,7 +19,7 @@ struct EngineOptions {
   std::string name;
   bool flight = false, follow = false;  // trace
   std::string checks, timeout, lr;      // set; "" = not given
-  bool no_wait = false;                 // delete
+  bool no_wait = false;                 // set, delete
 };
 
 absl::Status RunEngineList(Session* session) {
@@ -89,7 +89,10 @@ absl::Status RunSet(const EngineOptions& o, Session* session) {
   if (!flags.status().ok()) return flags.status();
   absl::StatusOr<Client*> client = session->Connect();
   if (!client.ok()) return client.status();
-  return PrintEngine((*client)->SetEngine(request), session);
+  return FinishMutation(session, (*client)->SetEngine(request), o.no_wait,
+                        [&](const v1::Operation& operation) {
+                          return Sentence(absl::StrCat("engine ", o.name, " changed"), operation);
+                        });
 }
 
 absl::Status RunDelete(const EngineOptions& o, Session* session) {
@@ -128,6 +131,7 @@ void AddEngineCommands(CLI::App* engine, Session* session) {
   set->add_option("--checks", set_options->checks, "off, basic or full");
   set->add_option("--timeout", set_options->timeout, "of each barrier, collective and phase");
   set->add_option("--lr", set_options->lr, "learning rate");
+  set->add_flag("--no-wait", set_options->no_wait, "print the operation at once");
   const auto [remove, remove_options] = add("delete", "frees an engine's ranks", RunDelete);
   remove->add_flag("--no-wait", remove_options->no_wait, "print the operation at once");
 }

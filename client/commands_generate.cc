@@ -56,14 +56,14 @@ absl::Status RunGenerate(const GenerateOptions& o, Session* session) {
   if (!client.ok()) return client.status();
 
   const int64_t rows = request.prompts_size();
-  const absl::StatusOr<v1::GenerateResponse> response = (*client)->Generate(
-      request,
-      [&](const v1::GenerateResponse& progress) {
-        session->ShowProgress(absl::StrCat("generate ", o.name, ": ", progress.tokens_done(),
-                                           " tokens, ", progress.rows_done(), " of ", rows,
-                                           " rows done"));
-      },
-      session->interrupt()->Arm());
+  const absl::StatusOr<v1::GenerateResponse> response =
+      (*client)->Generate(request,
+                          [&](const v1::GenerateResponse& progress) {
+                            session->ShowProgress(absl::StrCat(
+                                "generate ", o.name, ": ", progress.tokens_done(), " tokens, ",
+                                progress.rows_done(), " of ", rows, " rows done"));
+                          },
+                          {session->interrupt()->Arm(), {}});
   session->ClearProgress();
   if (absl::IsCancelled(response.status()) && session->interrupt()->happened()) {
     return absl::CancelledError("generation cancelled");
@@ -86,7 +86,8 @@ absl::Status RunGenerate(const GenerateOptions& o, Session* session) {
 
 void AddGenerateCommand(CLI::App* app, Session* session) {
   auto o = std::make_shared<GenerateOptions>();
-  CLI::App* command = AddCommand(app, "generate", "generates tokens with an inference engine");
+  CLI::App* command =
+      AddCommand(app, "generate", "generates tokens with an inference engine or a trainer");
   command->add_option("NAME", o->name, "the engine's name")->required();
   command->add_option("--tokens", o->tokens, "the prompt: token ids, separated by commas");
   command->add_option("--tokens-file", o->tokens_file,

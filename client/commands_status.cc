@@ -41,12 +41,13 @@ std::string RankView(const v1::GetStatusResponse& status, bool color) {
                {"state"},
                {"memory", Align::kRight},
                {"engines"},
+               {"ended"},
                {"previous end"}});
   for (const v1::Rank& rank : status.ranks()) {
     table.AddRow({absl::StrCat(rank.rank()), rank.node(), absl::StrCat(rank.pid()),
                   StateCell(rank.state()), HumanBytes(rank.rss_bytes()),
                   rank.engines().empty() ? "-" : absl::StrJoin(rank.engines(), " "),
-                  Cell(rank.error(), Color::kRed)});
+                  TimeText(rank.ended()), Cell(rank.error(), Color::kRed)});
   }
   return table.Render(color);
 }

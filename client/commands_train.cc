@@ -64,7 +64,7 @@ absl::Status RunTrain(const TrainOptions& o, Session* session) {
           session->Print(line);
         }
       },
-      session->interrupt()->Arm(), &operation);
+      {session->interrupt()->Arm(), {}}, &operation);
   if (!session->printed().ok()) return session->printed();
   if (absl::IsCancelled(status) && session->interrupt()->happened()) {
     return ReportStop(*client, o.name, operation, view, session);

@@ -122,6 +122,7 @@ std::string DescribeView(const v1::Engine& engine, bool color) {
   if (trains) {
     facts.Add("optimizer", OptimizerLine(spec.optimizer()));
     facts.Add("clip norm", spec.clip_norm() == 0 ? "off" : Significant(spec.clip_norm(), 6));
+    if (spec.recompute()) facts.Add("recompute", "activations, in the backward pass");
     facts.Add("step", absl::StrCat(engine.step(), ", data position ", engine.data_position()));
   }
   facts.Add("weights", absl::StrCat("version ", engine.weights_version()));

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/layout/rank_list.h"
-#include "proto/rpc_status.h"
+#include "proto/error_detail.h"
 
 namespace regroup {
 namespace {

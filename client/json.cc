@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/duration.pb.h"
 
@@ -76,11 +77,20 @@ Json Value(const Message& message, const FieldDescriptor* field, int index) {
 
 }  // namespace
 
+std::string TimeText(const google::protobuf::Timestamp& time) {
+  if (time.seconds() == 0 && time.nanos() == 0) return "";
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(time.seconds()),
+                          absl::UTCTimeZone());
+}
+
 Json ToJson(const Message& message) {
   const google::protobuf::Descriptor* type = message.GetDescriptor();
   if (type->full_name() == "google.protobuf.Duration") {
     const auto& duration = static_cast<const google::protobuf::Duration&>(message);
     return static_cast<double>(duration.seconds()) + duration.nanos() / 1e9;
+  }
+  if (type->full_name() == "google.protobuf.Timestamp") {
+    return TimeText(static_cast<const google::protobuf::Timestamp&>(message));
   }
   Json object = Json::object();
   for (int i = 0; i < type->field_count(); ++i) {

@@ -20,7 +20,7 @@ TEST(Json, EmptyMessage_HasEveryField) {
   const Json rank = ToJson(v1::Rank());
   EXPECT_EQ(ToLine(rank),
             R"({"rank":0,"node":"","pid":0,"state":"","engines":[],"error":"","rssBytes":0,)"
-            R"("incarnation":""})");
+            R"("incarnation":"","ended":""})");
 }
 
 TEST(Json, Enum_LosesItsPrefix) {
@@ -72,6 +72,14 @@ TEST(Json, Duration_IsSeconds) {
   spec.mutable_timeout()->set_seconds(1);
   spec.mutable_timeout()->set_nanos(500000000);
   EXPECT_EQ(ToJson(spec)["timeout"], 1.5);
+}
+
+TEST(Json, Timestamp_IsUtcOrNothing) {
+  v1::Rank rank;
+  EXPECT_EQ(ToJson(rank)["ended"], "");
+  rank.mutable_ended()->set_seconds(1769860800);
+  rank.mutable_ended()->set_nanos(999999999);
+  EXPECT_EQ(ToJson(rank)["ended"], "2026-01-31T12:00:00Z");
 }
 
 TEST(Json, SubMessages_AreObjectsSetOrNot) {

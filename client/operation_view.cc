@@ -78,13 +78,13 @@ absl::StatusOr<v1::Operation> Follow(Session* session, const v1::Operation& oper
                                      const std::function<void(const v1::Operation&)>& on_progress) {
   absl::StatusOr<Client*> client = session->Connect();
   if (!client.ok()) return client.status();
-  absl::StatusOr<v1::Operation> ended = (*client)->Wait(
-      operation,
-      [&](const v1::Operation& latest) {
-        if (on_progress != nullptr) on_progress(latest);
-        session->ShowProgress(OperationProgress(latest));
-      },
-      session->interrupt()->Arm());
+  absl::StatusOr<v1::Operation> ended =
+      (*client)->Wait(operation,
+                      [&](const v1::Operation& latest) {
+                        if (on_progress != nullptr) on_progress(latest);
+                        session->ShowProgress(OperationProgress(latest));
+                      },
+                      {session->interrupt()->Arm(), {}});
   session->ClearProgress();
   if (absl::IsCancelled(ended.status()) && session->interrupt()->happened()) {
     return absl::CancelledError(absl::StrCat("stopped waiting; operation ", operation.id(),

@@ -36,8 +36,13 @@ absl::StatusOr<std::vector<int32_t>> ParsePrompt(const std::string& text, int64_
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadPrompts(const std::string& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
+  const std::filesystem::file_status kind = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(kind)) {
     return absl::InvalidArgumentError("is a folder; must be a file");
+  }
+  // A pipe that nobody writes to would be waited for, for ever.
+  if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind)) {
+    return absl::InvalidArgumentError("is a pipe or a device; must be a file");
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);

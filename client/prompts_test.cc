@@ -1,7 +1,9 @@
 #include "client/prompts.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -60,8 +62,20 @@ TEST_F(PromptsTest, EmptyMissingOrFolder_AreRefused) {
   EXPECT_EQ(ReadPrompts(::testing::TempDir()).status().message(), "is a folder; must be a file");
 }
 
-TEST_F(PromptsTest, EndlessFile_IsRefused) {
-  EXPECT_NE(ReadPrompts("/dev/zero").status().message().find("is larger than"), std::string::npos);
+TEST_F(PromptsTest, LargeFile_IsRefused) {
+  const std::string path = Write("");
+  std::filesystem::resize_file(path, kMaxPromptFileBytes + 1);
+  EXPECT_NE(ReadPrompts(path).status().message().find("is larger than"), std::string::npos);
+}
+
+// Opening a pipe that nobody writes to would wait for ever.
+TEST_F(PromptsTest, PipeOrDevice_IsRefused) {
+  const std::string pipe = ::testing::TempDir() + "/pipe" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/zero")}) {
+    EXPECT_EQ(ReadPrompts(path).status().message(), "is a pipe or a device; must be a file");
+  }
+  unlink(pipe.c_str());
 }
 
 }  // namespace

@@ -34,7 +34,14 @@ class TrainTest : public RegroupctlTest {
       record.set_step(1);
       record.set_loss(2.5);
       writer->Write(record);
-      EXPECT_TRUE(FakeControl::WaitUntilCancelled(context));
+      const absl::Time deadline = absl::Now() + kTestDeadline;
+      while (!context->IsCancelled() && !asked_.HasBeenNotified() && absl::Now() < deadline) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      record.set_step(2);
+      record.set_loss(1.5);
+      if (asked_.HasBeenNotified()) writer->Write(record);
+      EXPECT_LT(absl::Now(), deadline);
       ended_.Notify();
       return grpc::Status::CANCELLED;
     };
@@ -66,12 +73,25 @@ class TrainTest : public RegroupctlTest {
     };
   }
 
+  // From now on CancelOperation is served: it ends the train above.
+  void TakeCancellations() {
+    server_.cancel_operation = [this](grpc::ServerContext*,
+                                      const v1::CancelOperationRequest& request,
+                                      v1::Operation* operation) {
+      EXPECT_EQ(request.id(), "op-2");
+      operation->set_id(request.id());
+      asked_.Notify();
+      return grpc::Status::OK;
+    };
+  }
+
   // So that a silent stream is not given up.
   void AnswerProbes() {
     server_.get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
                             v1::GetStatusResponse*) { return grpc::Status::OK; };
   }
 
+  absl::Notification asked_;
   absl::Notification ended_;
   std::string activity_;  // of the engine once the run has ended
   const std::vector<std::string> train_ = {"train", "actor", "--data=d", "--steps=20", "--batch=4"};
@@ -133,6 +153,18 @@ TEST_F(TrainTest, OnATerminal_HasTheTimeLeft) {
   EXPECT_NE(child->out().find("38.0 s"), std::string::npos) << child->out();
 }
 
+TEST_F(TrainTest, CtrlC_ShowsTheStepThatStillRan) {
+  TakeCancellations();
+  TrainUntilCancelled();
+  const auto child = Start(train_);
+  ASSERT_TRUE(child->WaitForOutput("2.5"));
+  child->Send(SIGINT);
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_NE(child->out().find("       2          1.5"), std::string::npos) << child->out();
+  EXPECT_EQ(child->err(), "stopped after step 2 (2 of 20 steps shown)\n");
+}
+
+// As far as a server can do that.
 TEST_F(TrainTest, CtrlC_EndsAfterTheStepAndSaysWhich) {
   TrainUntilCancelled();
   const auto child = Start(train_);

@@ -240,6 +240,8 @@ TEST_F(RegroupctlTest, Lists_HaveTheirObject) {
     v1::Rank* rank = response->add_ranks();
     rank->set_state(v1::RANK_STATE_READY);
     rank->add_engines("actor");
+    rank->mutable_ended()->set_seconds(1769860800);
+    rank->set_error("killed by SIGKILL");
     v1::Engine* engine = response->add_engines();
     engine->set_name("actor");
     engine->set_role(v1::ROLE_TRAIN);
@@ -251,6 +253,9 @@ TEST_F(RegroupctlTest, Lists_HaveTheirObject) {
   const Json ranks = Json::parse(RunCtl({"-o", "json", "rank", "list"}).out);
   EXPECT_EQ(ranks["ranks"][0]["state"], "READY");
   EXPECT_EQ(ranks["ranks"][0]["engines"][0], "actor");
+  EXPECT_EQ(ranks["ranks"][0]["ended"], "2026-01-31T12:00:00Z");
+  EXPECT_NE(RunCtl({"rank", "list"}).out.find("2026-01-31T12:00:00Z  killed by SIGKILL"),
+            std::string::npos);
   EXPECT_EQ(Json::parse(RunCtl({"node", "list", "-o", "json"}).out)["nodes"][0]["node"], "a");
   const Json engines = Json::parse(RunCtl({"-o", "json", "engine", "list"}).out);
   EXPECT_EQ(engines["engines"][0]["role"], "TRAIN");

@@ -20,15 +20,21 @@ std::string TrainView::Head() const {
 }
 
 std::string TrainView::Line(const v1::TrainRecord& record) {
-  ++done_;
+  done_ += record.dropped() + 1;
+  ++shown_;
+  skipped_ += record.skipped() ? 1 : 0;
   tokens_ += record.tokens();
   seconds_ += record.seconds();
-  std::string line =
-      absl::StrFormat("%8d  %11s  %11s  %9d  %9.3f  %10s", record.step(),
-                      Significant(record.loss(), 7), Significant(record.grad_norm(), 6),
-                      record.tokens(), record.seconds(), Rate(record.tokens(), record.seconds()));
+  std::string line;
+  if (record.dropped() > 0) {
+    line = absl::StrCat("     ...  ", Plural(record.dropped(), "step"),
+                        " not shown: not read as fast as they were taken\n");
+  }
+  absl::StrAppendFormat(&line, "%8d  %11s  %11s  %9d  %9.3f  %10s", record.step(),
+                        Significant(record.loss(), 7), Significant(record.grad_norm(), 6),
+                        record.tokens(), record.seconds(), Rate(record.tokens(), record.seconds()));
   if (time_left_) {
-    const double mean = seconds_ / static_cast<double>(done_);
+    const double mean = seconds_ / static_cast<double>(shown_);
     absl::StrAppend(&line, "  ", HumanSeconds(mean * static_cast<double>(steps_ - done_)));
   }
   if (record.skipped()) absl::StrAppend(&line, "  skipped: ", OneLine(record.reason()));
@@ -36,12 +42,14 @@ std::string TrainView::Line(const v1::TrainRecord& record) {
 }
 
 std::string TrainView::Summary() const {
-  return absl::StrCat(Plural(done_, "step"), " in ", HumanSeconds(seconds_), ", ",
-                      Rate(tokens_, seconds_), " tokens/s");
+  const std::string shown = done_ == shown_ ? "" : absl::StrCat(", ", shown_, " of them shown,");
+  const std::string skipped = skipped_ == 0 ? "" : absl::StrCat(", ", skipped_, " skipped");
+  return absl::StrCat(Plural(done_, "step"), shown, " in ", HumanSeconds(seconds_), ", ",
+                      Rate(tokens_, seconds_), " tokens/s", skipped);
 }
 
 std::string TrainView::Stopped(const v1::Operation& operation, const v1::Engine& engine) const {
-  const std::string shown = absl::StrCat(" (", done_, " of ", Plural(steps_, "step"), " shown)");
+  const std::string shown = absl::StrCat(" (", shown_, " of ", Plural(steps_, "step"), " shown)");
   const std::string name = OneLine(engine.name());
   // The next run in the engine's queue may have done steps by now.
   if (operation.id().empty() || engine.activity() == "train") {

@@ -18,9 +18,11 @@ class TrainView {
   std::string Head() const;
 
   // One record, with the line's end: step, loss, gradient norm, tokens, seconds, tokens a second.
+  // Ahead of it a line of its own, if records before it were missed.
   std::string Line(const v1::TrainRecord& record);
 
-  // "4 steps in 5.1 s, 102.3 tokens/s".
+  // "4 steps in 5.1 s, 102.3 tokens/s", and how many of them were skipped, if any. Time and rate
+  // are those of the records that were seen.
   std::string Summary() const;
 
   // One line without an end: where a run that was asked to end has left `engine`, as it is after
@@ -32,7 +34,9 @@ class TrainView {
  private:
   const int64_t steps_;
   const bool time_left_;
-  int64_t done_ = 0;
+  int64_t done_ = 0;   // steps, those of missed records included
+  int64_t shown_ = 0;  // records
+  int64_t skipped_ = 0;
   int64_t tokens_ = 0;
   double seconds_ = 0;
 };

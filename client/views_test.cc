@@ -89,6 +89,32 @@ TEST(TrainView, SkippedStep_SaysWhy) {
   EXPECT_NE(view.Line(record).find("  skipped: gradients are not finite\n"), std::string::npos);
 }
 
+TEST(TrainView, Summary_CountsSkippedSteps) {
+  TrainView view(3, /*time_left=*/false);
+  view.Line(Record(1, 1));
+  v1::TrainRecord skipped = Record(1, 1);
+  skipped.set_skipped(true);
+  view.Line(skipped);
+  view.Line(Record(2, 1));
+  EXPECT_EQ(view.Summary(), "3 steps in 6.0 s, 256.0 tokens/s, 1 skipped");
+}
+
+TEST(TrainView, MissedRecords_AreTold) {
+  TrainView view(5, /*time_left=*/true);
+  view.Line(Record(1, 1));
+  v1::TrainRecord record = Record(4, 3.25);
+  record.set_dropped(2);
+  EXPECT_EQ(view.Line(record),
+            "     ...  2 steps not shown: not read as fast as they were taken\n"
+            "       4         3.25          1.5        512      2.000       256.0  2.0 s\n");
+  EXPECT_EQ(view.Summary(), "4 steps, 2 of them shown, in 4.0 s, 256.0 tokens/s");
+  v1::Operation run;
+  v1::Engine engine;
+  engine.set_name("actor");
+  engine.set_step(4);
+  EXPECT_EQ(view.Stopped(run, engine), "stopped (2 of 5 steps shown); engine actor is at step 4");
+}
+
 TEST(TrainView, Stopped_SaysWhatIsKnown) {
   TrainView view(4, /*time_left=*/false);
   v1::Engine engine;
@@ -137,6 +163,7 @@ TEST(EngineView, Describe_HasSpecGroupsAndMemory) {
   v1::OptimizerSpec* optimizer = engine.mutable_spec()->mutable_optimizer();
   optimizer->set_name("adamw");
   optimizer->set_learning_rate(1e-5);
+  engine.mutable_spec()->set_recompute(true);
   v1::PartitionGroup* group = engine.add_groups();
   group->set_name("dp");
   group->add_ranks(1);
@@ -144,9 +171,10 @@ TEST(EngineView, Describe_HasSpecGroupsAndMemory) {
   memory->set_rank(1);
   memory->set_peak_bytes(1500000);
   const std::string view = DescribeView(engine, false);
-  for (const char* part : {"engine actor: TRAIN, READY, idle\n", "1-2, lead 1",
-                           "134.5 M in 32 units", "adamw, lr 1e-05", "group  ranks  parameters",
-                           "rank  weights  optimizer  buffers    peak", "1.5 MB"}) {
+  for (const char* part :
+       {"engine actor: TRAIN, READY, idle\n", "1-2, lead 1", "134.5 M in 32 units",
+        "adamw, lr 1e-05", "recompute   activations, in the backward pass\n",
+        "group  ranks  parameters", "rank  weights  optimizer  buffers    peak", "1.5 MB"}) {
     EXPECT_NE(view.find(part), std::string::npos) << part << "\n" << view;
   }
 }

@@ -4,25 +4,16 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "daemon/control/control.h"
-#include "daemon/control/control_server.h"
-#include "daemon/node/rank_table.h"
-#include "daemon/node/state_dir.h"
-#include "daemon/node/supervisor.h"
+#include "daemon/daemon_parts.h"
 #include "spdlog/spdlog.h"
 
 namespace regroup {
 namespace {
-
-constexpr absl::Duration kStopGrace =
-    absl::Seconds(10);  // for what runs when the daemon is told to stop
 
 // Three descriptors a worker, and a connection.
 void AllowManyFiles() {
@@ -46,34 +37,24 @@ absl::StatusOr<StateDir> LockStateDir(const DaemonFlags& flags) {
   return StateDir::Lock(*path);
 }
 
-// Reacts to the first signal by letting what runs end, and to a second one by not waiting for it.
-class Stopper {
- public:
-  Stopper(Control* control, Supervisor* supervisor) : control_(control), supervisor_(supervisor) {}
-  ~Stopper() {
-    if (thread_.joinable()) thread_.join();
-  }
-
-  void OnSignal(int signal) {
-    if (thread_.joinable()) {
-      supervisor_->Stop();
-      return;
-    }
-    spdlog::info("signal {}: stopping", signal);
-    thread_ = std::thread([this] {
-      if (!control_->Shutdown(kStopGrace))
-        spdlog::warn("operations still run; killing their workers");
-      supervisor_->Stop();
-    });
-  }
-
- private:
-  Control* const control_;
-  Supervisor* const supervisor_;
-  std::thread thread_;
-};
-
 }  // namespace
+
+void Stopper::OnSignal(int signal) {
+  if (thread_.joinable()) {
+    supervisor_->Stop();
+    return;
+  }
+  spdlog::info("signal {}: stopping", signal);
+  thread_ = std::thread([this] {
+    drain_();
+    supervisor_->Stop();
+  });
+}
+
+void PrintListening(const std::string& address) {
+  printf("listening on %s\n", address.c_str());
+  fflush(stdout);
+}
 
 absl::Status RunDaemon(const DaemonFlags& flags, int signal_fd) {
   AllowManyFiles();
@@ -81,45 +62,25 @@ absl::Status RunDaemon(const DaemonFlags& flags, int signal_fd) {
   if (!roots.ok()) return roots.status();
   const absl::StatusOr<std::string> worker_binary = WorkerBinary();
   if (!worker_binary.ok()) return worker_binary.status();
-  const absl::StatusOr<StateDir> state_dir = LockStateDir(flags);
+  absl::StatusOr<StateDir> state_dir = LockStateDir(flags);
   if (!state_dir.ok()) return state_dir.status();
+  AddressFlags address_flags;
+  address_flags.listen = flags.host;
+  address_flags.advertise = flags.advertise;
+  address_flags.join_host = flags.join_host;
+  address_flags.join_port = flags.join_port;
+  absl::StatusOr<Addresses> addresses = ChooseAddresses(address_flags, SystemAddresses());
+  if (!addresses.ok()) return addresses.status();
 
-  RankTable ranks(flags.ranks);
-  SupervisorOptions supervisor_options;
-  supervisor_options.ranks = flags.ranks;
-  supervisor_options.worker_binary = *worker_binary;
-  supervisor_options.device = flags.device;
-  supervisor_options.signal_fd = signal_fd;
-  const absl::StatusOr<std::unique_ptr<Supervisor>> supervisor =
-      Supervisor::Make(supervisor_options, &ranks);
-  if (!supervisor.ok()) return supervisor.status();
-
-  ControlOptions control_options;
-  control_options.node = flags.node;
-  control_options.limits.ranks = flags.ranks;
-  control_options.limits.roots = *std::move(roots);
-  Control control(control_options, &ranks,
-                  [&supervisor](const WorkerRef& ref, const std::string& reason) {
-                    (*supervisor)->Kill(ref, reason);
-                  });
-  const absl::StatusOr<std::unique_ptr<ControlServer>> server =
-      ControlServer::Start(flags.host, flags.port, &control);
-  if (!server.ok()) return server.status();
-
-  absl::Status status;
-  {
-    Stopper stopper(&control, supervisor->get());
-    Supervisor::Hooks hooks;
-    hooks.all_ready = [&server] {
-      printf("listening on %s\n", (*server)->address().c_str());
-      fflush(stdout);
-    };
-    hooks.on_signal = [&stopper](int signal) { stopper.OnSignal(signal); };
-    status = (*supervisor)->Run(hooks);
-  }
-  control.Shutdown(absl::InfiniteDuration());  // no worker is left to wait for
-  (*server)->Shutdown(absl::Seconds(1));
-  return status;
+  SupervisorOptions supervisor;
+  supervisor.ranks = flags.ranks;
+  supervisor.worker_binary = *worker_binary;
+  supervisor.device = flags.device;
+  supervisor.host = addresses->advertise;
+  supervisor.signal_fd = signal_fd;
+  DaemonParts parts{*std::move(roots), *std::move(state_dir), *std::move(addresses), supervisor};
+  return flags.join_host.empty() ? RunPrimary(flags, std::move(parts))
+                                 : RunJoined(flags, std::move(parts));
 }
 
 }  // namespace regroup

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/control/field_error.h"
 #include "daemon/control/validate.h"
+#include "engine/layout/rank_list.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -21,9 +22,8 @@ constexpr int kMaxRanks = 1024;
 constexpr int kMaxPort = 65535;
 
 // Given, these end the program: silence would be worse.
-constexpr const char* kUnavailableValues[] = {"--join",    "--advertise", "--first-rank",
-                                              "--etcd",    "--http",      "--tls-cert",
-                                              "--tls-key", "--tls-ca",    "--simulate"};
+constexpr const char* kUnavailableValues[] = {"--etcd",    "--http",   "--tls-cert",
+                                              "--tls-key", "--tls-ca", "--simulate"};
 constexpr const char* kUnavailableFlags[] = {"--allow-faults"};
 
 bool IsLoopback(const std::string& host) {
@@ -42,29 +42,44 @@ absl::Status ParseInteger(const char* flag, const std::string& text, int most, i
   return FieldError(flag, text, "is not a number in range", absl::StrCat("0 to ", most));
 }
 
-absl::Status ParseListen(const std::string& text, DaemonFlags* flags) {
-  const auto error = [&text](const char* problem) {
-    return FieldError("--listen", text, problem,
-                      "HOST:PORT, e.g. 127.0.0.1:7070 or [::1]:0; port 0 to 65535, 0 = a free one");
-  };
+absl::Status ParseHostPort(const char* flag, const std::string& text, const char* allowed,
+                           std::string* host, int* port) {
+  const auto error = [&](const char* problem) { return FieldError(flag, text, problem, allowed); };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return error("has no port");
-  std::string host = text.substr(0, colon);
-  const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (brackets) host = host.substr(1, host.size() - 2);
-  if (host.empty()) return error("has no host");
+  *host = text.substr(0, colon);
+  const bool brackets = host->size() > 2 && host->front() == '[' && host->back() == ']';
+  if (brackets) *host = host->substr(1, host->size() - 2);
+  if (host->empty()) return error("has no host");
   in6_addr v6;
-  if (brackets != (inet_pton(AF_INET6, host.c_str(), &v6) == 1)) {
+  if (brackets != (inet_pton(AF_INET6, host->c_str(), &v6) == 1)) {
     return error("has a host that is not one (IPv6 addresses stand in brackets)");
   }
-  if (!ParseInteger("--listen", text.substr(colon + 1), kMaxPort, &flags->port).ok()) {
+  if (!ParseInteger(flag, text.substr(colon + 1), kMaxPort, port).ok()) {
     return error("has a bad port");
   }
-  if (!flags->insecure && !IsLoopback(host)) {
+  return absl::OkStatus();
+}
+
+absl::Status ParseListen(const std::string& text, DaemonFlags* flags) {
+  absl::Status status =
+      ParseHostPort("--listen", text,
+                    "HOST:PORT, e.g. 127.0.0.1:7070 or [::1]:0; port 0 to 65535, 0 = a free one",
+                    &flags->host, &flags->port);
+  if (!status.ok()) return status;
+  if (!flags->insecure && !IsLoopback(flags->host)) {
     return FieldError("--listen", text, "is not a loopback address, and there is no encryption yet",
                       "127.0.0.1, [::1] or localhost; elsewhere only with --insecure");
   }
-  flags->host = host;
+  return absl::OkStatus();
+}
+
+absl::Status ParseJoin(const std::string& text, DaemonFlags* flags) {
+  constexpr char kAllowed[] = "HOST:PORT of the primary, e.g. 10.0.0.1:7070; port 1 to 65535";
+  absl::Status status =
+      ParseHostPort("--join", text, kAllowed, &flags->join_host, &flags->join_port);
+  if (!status.ok()) return status;
+  if (flags->join_port == 0) return FieldError("--join", text, "has port 0", kAllowed);
   return absl::OkStatus();
 }
 
@@ -101,6 +116,14 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
       app.add_option("--listen", listen, "HOST:PORT to serve clients on; port 0: a free one");
   const auto* ranks_option =
       app.add_option("--ranks", ranks, "number of worker processes, 0 to 1024");
+  std::string join;
+  const auto* join_option =
+      app.add_option("--join", join, "HOST:PORT of the primary whose cluster this node joins");
+  app.add_option("--advertise", flags.advertise,
+                 "address at which other nodes reach this one (default: from --listen)");
+  std::string first_rank;
+  const auto* first_rank_option = app.add_option(
+      "--first-rank", first_rank, "number of its first rank (default: after all that there are)");
   app.add_option("--device", flags.device, "device of the ranks: cpu");
   app.add_option("--state-dir", flags.state_dir,
                  "folder of this daemon's own (default: $XDG_STATE_HOME/regroup/NODE)");
@@ -146,6 +169,18 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   for (const absl::Status& status :
        {CheckName("--node", flags.node), ParseDevice(flags.device), ParseListen(listen, &flags),
         ParseInteger("--ranks", ranks, kMaxRanks, &flags.ranks)}) {
+    if (!status.ok()) return Failure(status);
+  }
+  if (join_option->count() > 0) {
+    if (absl::Status status = ParseJoin(join, &flags); !status.ok()) return Failure(status);
+  }
+  if (first_rank_option->count() > 0) {
+    absl::Status status = ParseInteger("--first-rank", first_rank, kMaxRank, &flags.first_rank);
+    if (status.ok() && flags.first_rank > kMaxRank + 1 - flags.ranks) {
+      status = FieldError("--first-rank", first_rank,
+                          absl::StrCat("is out of range for ", flags.ranks, " ranks"),
+                          absl::StrCat("ranks 0 to ", kMaxRank));
+    }
     if (!status.ok()) return Failure(status);
   }
   parsed.run = true;

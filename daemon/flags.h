@@ -12,6 +12,10 @@ struct DaemonFlags {
   std::string host;  // an IPv6 address without brackets
   int port = 0;      // 0 = a free one
   int ranks = 0;
+  int first_rank = -1;    // -1 = not given
+  std::string advertise;  // "" = not given
+  std::string join_host;  // "" = this is a primary; an IPv6 address without brackets
+  int join_port = 0;
   std::string device = "cpu";
   std::string state_dir;  // "" = the default one
   std::vector<std::string> data_roots;

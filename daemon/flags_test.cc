@@ -86,10 +86,28 @@ TEST(Flags, Listen_BeyondLoopback_NeedsInsecure) {
   }
 }
 
+TEST(Flags, Join_Forms) {
+  const DaemonFlags alone = ParseMore({}).flags;
+  EXPECT_EQ(alone.join_host, "");
+  EXPECT_EQ(alone.first_rank, -1);
+  const ParsedFlags parsed =
+      ParseMore({"--join=[fd00::1]:7070", "--advertise=b.example", "--first-rank=8"});
+  ASSERT_TRUE(parsed.run) << parsed.text;
+  EXPECT_EQ(parsed.flags.join_host, "fd00::1");
+  EXPECT_EQ(parsed.flags.join_port, 7070);
+  EXPECT_EQ(parsed.flags.advertise, "b.example");
+  EXPECT_EQ(parsed.flags.first_rank, 8);
+  for (const char* bad : {"--join=h", "--join=h:0", "--join=:1", "--join=::1:70", "--join=h:x"}) {
+    ExpectRefused(ParseMore({bad}), 2, bad);
+  }
+  for (const char* bad : {"--first-rank=-1", "--first-rank=x", "--first-rank=99997"}) {
+    ExpectRefused(ParseMore({bad}), 2, "--first-rank");
+  }
+  EXPECT_TRUE(ParseMore({"--first-rank=99996"}).run);
+}
+
 TEST(Flags, NotAvailable_SaysSoWithCode1) {
-  ExpectRefused(ParseMore({"--join=h:1"}), 1, "not available in this version: --join");
-  ExpectRefused(ParseMore({"--first-rank=4"}), 1, "not available in this version: --first-rank");
-  ExpectRefused(ParseMore({"--advertise=h"}), 1, "not available in this version: --advertise");
+  ExpectRefused(ParseMore({"--etcd=h:1"}), 1, "not available in this version: --etcd");
   ExpectRefused(ParseMore({"--allow-faults"}), 1, "not available in this version: --allow-faults");
   ExpectRefused(ParseMore({"--device=cuda"}), 1, "not available in this version: --device=cuda");
   ExpectRefused(ParseMore({"--device=tpu"}), 2, "--device=tpu");

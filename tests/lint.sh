@@ -41,8 +41,8 @@ format_one() {
   echo "format $1" >>"$failures"
 }
 export -f format_one
-sources client daemon engine proto tests | xargs -0 -r -n 1 -P "$cores" bash -c 'format_one "$1"' _
-echo "lint: $(sources client daemon engine proto tests | tr -cd '\0' | wc -c) files formatted as .clang-format says, but for $(grep -c ^format "$failures" || true)"
+sources client daemon engine examples proto tests | xargs -0 -r -n 1 -P "$cores" bash -c 'format_one "$1"' _
+echo "lint: $(sources client daemon engine examples proto tests | tr -cd '\0' | wc -c) files formatted as .clang-format says, but for $(grep -c ^format "$failures" || true)"
 
 flags=(-std=c++17 -I. -Ibazel-bin/proto -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL)
 # Generated code is not ours to tidy.
@@ -71,7 +71,7 @@ tidy_one() {
 export -f tidy_one
 looked_at=$scratch/looked_at
 : >"$looked_at"
-sources engine/layout proto daemon/node daemon/control client | grep -zE '\.cc$' |
+sources engine/layout proto daemon/node daemon/control client examples | grep -zE '\.cc$' |
   { if [[ $full ]]; then cat; else grep -zvE '_test\.cc$'; fi; } |
   xargs -0 -r -n 1 -P "$cores" bash -c 'tidy_one "$1" 3>>"$0"' "$looked_at"
 echo "lint: clang-tidy looked at $(wc -c <"$looked_at") files that are new or changed; problems in $(grep -c ^tidy "$failures" || true)"

@@ -43,7 +43,7 @@ cat "$scratch/files" >>"$scratch/lint"
 
 say "building and running the tests"
 # Not //...: a bazel-* link of another output base would count as a package.
-packages=(//client/... //daemon/... //engine/... //proto/... //tests/...)
+packages=(//client/... //daemon/... //engine/... //examples/... //proto/... //tests/...)
 all="tests(set(${packages[*]}))"
 query=$all
 [[ ${#full[@]} -eq 0 ]] && query="$all except attr(tags, '\bfull\b', $all)"

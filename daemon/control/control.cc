@@ -1,5 +1,6 @@
 #include "daemon/control/control.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,9 +19,34 @@ absl::Status RoleError(absl::string_view field, const std::string& name, absl::s
 
 }  // namespace
 
+namespace {
+
+NodeRecord SelfOf(const ControlOptions& options) {
+  NodeRecord self;
+  self.name = options.node;
+  self.first_rank = options.first_rank;
+  self.ranks = options.limits.ranks;
+  return self;
+}
+
+std::vector<int> RanksOf(const v1::Layout& layout) {
+  return std::vector<int>(layout.ranks().begin(), layout.ranks().end());
+}
+
+std::vector<int> RanksOf(const EngineRecord& engine) { return RanksOf(engine.spec.layout()); }
+
+}  // namespace
+
 Control::Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer)
     : options_(options),
-      context_(std::make_unique<OperationContext>(ranks, options.timing, std::move(killer))) {
+      context_(std::make_unique<OperationContext>(ranks, options.timing, std::move(killer),
+                                                  options.store)),
+      nodes_(SelfOf(options), options.store),
+      requests_(options.store) {
+  context_->operations().SetStartHook([this](const v1::Operation& operation) {
+    accept_mutex_.AssertHeld();
+    requests_.Remember(*accepted_id_, *accepted_request_, operation, absl::Now());
+  });
   ranks->SetLostListener(
       [this](const WorkerRef& ref, const std::string& how) { context_->FailEnginesOn(ref, how); });
 }
@@ -31,6 +57,7 @@ Control::~Control() {
 }
 
 bool Control::Shutdown(absl::Duration grace) {
+  if (!stop_said_.exchange(true)) stopping_.Notify();
   context_->tasks().Close();
   context_->operations().CancelAll(StoppingError());
   return context_->tasks().Wait(absl::Now() + grace);
@@ -60,10 +87,16 @@ absl::StatusOr<v1::Operation> Control::Once(const std::string& request_id,
   const auto first = FirstAnswer(request_id, request);  // it may have come twice at once
   if (!first.ok()) return first.status();
   if (first->has_value()) return **first;
+  accepted_id_ = &request_id;
+  accepted_request_ = &request;
   const absl::StatusOr<std::string> id = accept();
+  accepted_id_ = nullptr;
+  accepted_request_ = nullptr;
   if (!id.ok()) return id.status();
   absl::StatusOr<v1::Operation> operation = context_->operations().Get(*id);
-  if (operation.ok()) requests_.Remember(request_id, request, *operation, absl::Now());
+  if (operation.ok() && !(*requests_.Find(request_id, request, absl::Now())).has_value()) {
+    requests_.Remember(request_id, request, *operation, absl::Now());
+  }
   return operation;
 }
 
@@ -83,6 +116,19 @@ absl::StatusOr<std::string> Control::OnceAsStream(const std::string& request_id,
                    v1::ERROR_REASON_INVALID_FIELD);
 }
 
+RequestLimits Control::LimitsOn(absl::Span<const int> ranks) const {
+  RequestLimits limits;
+  for (const RankInfo& info : context_->ranks().List()) {
+    while (limits.ranks < info.rank) limits.missing.insert(limits.ranks++);
+    limits.ranks = info.rank + 1;
+  }
+  const bool local = std::any_of(ranks.begin(), ranks.end(), [this](int rank) {
+    return rank >= options_.first_rank && rank < options_.first_rank + options_.limits.ranks;
+  });
+  limits.roots = local ? options_.limits.roots : DataRoots::Elsewhere();
+  return limits;
+}
+
 absl::Status Control::CheckRoom() const {
   if (context_->operations().Running().size() < kMaxOperations) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted,
@@ -95,11 +141,11 @@ absl::StatusOr<EngineRecord> Control::FindUsable(const std::string& name,
                                                  absl::string_view kind) const {
   absl::StatusOr<EngineRecord> engine = context_->engines().Find(name);
   if (!engine.ok()) return engine;
-  if (engine->state == v1::ENGINE_STATE_FAILED || engine->state == v1::ENGINE_STATE_DELETING) {
-    return CheckReady(*engine);
+  if (engine->state == v1::ENGINE_STATE_FAILED || engine->state == v1::ENGINE_STATE_DELETING ||
+      engine->restored) {
+    if (absl::Status status = CheckReady(*engine); !status.ok()) return status;
   }
   const bool trainer = engine->spec.role() == v1::ROLE_TRAIN;
-  if (kind == "generate" && trainer) return NotAvailable("generate on a trainer");
   if (kind == "export" && !trainer) return NotAvailable("export of an inference engine");
   if ((kind == "train" || kind == "relayout") && !trainer) {
     v1::ErrorDetail detail;
@@ -137,7 +183,7 @@ absl::StatusOr<std::string> Control::Start(OperationTable::Plan plan,
 absl::StatusOr<v1::Operation> Control::CreateEngine(const v1::CreateEngineRequest& request) {
   absl::StatusOr<v1::EngineSpec> spec;
   const auto check = [&] {
-    spec = CheckCreate(request, options_.limits);
+    spec = CheckCreate(request, LimitsOn(RanksOf(request.spec().layout())));
     return spec.status();
   };
   return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
@@ -172,8 +218,21 @@ absl::StatusOr<v1::Operation> Control::DeleteEngine(const v1::DeleteEngineReques
 absl::StatusOr<v1::Operation> Control::RelayoutEngine(const v1::RelayoutEngineRequest& request) {
   absl::StatusOr<v1::RelayoutEngineRequest> checked;
   const auto check = [&] {
-    checked = CheckRelayout(request, options_.limits);
-    return checked.status();
+    checked = CheckRelayout(request, LimitsOn({}));
+    if (!checked.ok()) return checked.status();
+    const absl::StatusOr<EngineRecord> engine = context_->engines().Find(request.name());
+    if (!engine.ok()) return engine.status();
+    // Ranks that do not hold the engine yet open its model.
+    const std::vector<int> holders = RanksOf(*engine);
+    std::vector<int> guests = RanksOf(request.layout());
+    guests.erase(std::remove_if(guests.begin(), guests.end(),
+                                [&holders](int rank) {
+                                  return std::find(holders.begin(), holders.end(), rank) !=
+                                         holders.end();
+                                }),
+                 guests.end());
+    return guests.empty() ? absl::OkStatus()
+                          : CheckModelPath(engine->spec.model(), LimitsOn(guests));
   };
   return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
     const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "relayout");
@@ -213,9 +272,9 @@ absl::StatusOr<v1::Operation> Control::SyncEngine(const v1::SyncEngineRequest& r
 absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineRequest& request) {
   absl::StatusOr<v1::ExportEngineRequest> checked;
   const auto check = [&] {
-    absl::Status status = FindUsable(request.name(), "export").status();
-    if (!status.ok()) return status;
-    checked = CheckExport(request, options_.limits);
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "export");
+    if (!engine.ok()) return engine.status();
+    checked = CheckExport(request, LimitsOn({engine->spec.layout().ranks(0)}));
     return checked.status();
   };
   return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
@@ -226,6 +285,21 @@ absl::StatusOr<v1::Operation> Control::ExportEngine(const v1::ExportEngineReques
                  [uid = engine->uid, directory = checked->directory()](OperationRun& run) {
                    return RunExport(run, uid, directory);
                  });
+  });
+}
+
+absl::StatusOr<v1::Operation> Control::SetEngine(const v1::SetEngineRequest& request) {
+  const auto check = [&] {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "set");
+    return engine.ok() ? CheckSet(request, engine->spec.role()) : engine.status();
+  };
+  return Once(request.request_id(), request, check, [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "set");
+    if (!engine.ok()) return engine.status();
+    if (absl::Status status = CheckRoom(); !status.ok()) return status;
+    return Start(
+        {"set", request.name(), {engine->uid}, std::make_shared<Cancellation>()},
+        [uid = engine->uid, request](OperationRun& run) { return RunSet(run, uid, request); });
   });
 }
 
@@ -246,9 +320,9 @@ absl::Status Control::Train(const v1::TrainRequest& request,
   uint64_t uid = 0;
   TicketQueue::Place turn;
   const auto check = [&] {
-    absl::Status status = FindUsable(request.name(), "train").status();
-    if (!status.ok()) return status;
-    checked = CheckTrain(request, options_.limits);
+    const absl::StatusOr<EngineRecord> engine = FindUsable(request.name(), "train");
+    if (!engine.ok()) return engine.status();
+    checked = CheckTrain(request, LimitsOn(RanksOf(*engine)));
     return checked.status();
   };
   const absl::StatusOr<std::string> id =

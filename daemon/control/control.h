@@ -2,6 +2,7 @@
 #ifndef DAEMON_CONTROL_CONTROL_H_
 #define DAEMON_CONTROL_CONTROL_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,21 +14,28 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "daemon/control/cancellation.h"
+#include "daemon/control/node_table.h"
 #include "daemon/control/operation_context.h"
 #include "daemon/control/request_log.h"
+#include "daemon/control/restore.h"
 #include "daemon/control/validate.h"
 #include "daemon/node/rank_table.h"
+#include "daemon/store/store.h"
 #include "regroup/v1/control.pb.h"
 
 namespace regroup {
 
 struct ControlOptions {
   std::string node;
-  RequestLimits limits;
+  int first_rank = 0;    // of this node
+  RequestLimits limits;  // of this node: its number of ranks, its data roots
   OperationTiming timing;
+  Store* store = nullptr;  // outlives Control; nullptr: all is forgotten with it
 };
 
 // Thread safe. What the calls mean, and their errors, stands in control.proto.
@@ -35,9 +43,13 @@ class Control {
  public:
   static constexpr size_t kMaxOperations = 256;  // that run or wait at a time, deletes aside
 
-  // `ranks` outlives this and has options.limits.ranks ranks. `killer` kills a worker and does not
-  // block.
+  // `ranks` outlives this and has this node's ranks. `killer` kills a worker and does not block.
   Control(const ControlOptions& options, RankTable* ranks, RankCommands::Killer killer);
+  // Takes over what the store holds of an earlier start, before anything else: nodes, engines,
+  // operations, requests. Engines are READY again once all of their ranks are found to hold them.
+  // Errors: the store's, NodeTable::Restore's.
+  absl::Status Restore();
+
   // Waits for all operations: call Shutdown, and end the workers, before.
   ~Control();
 
@@ -48,6 +60,7 @@ class Control {
   absl::StatusOr<v1::Operation> RelayoutEngine(const v1::RelayoutEngineRequest& request);
   absl::StatusOr<v1::Operation> SyncEngine(const v1::SyncEngineRequest& request);
   absl::StatusOr<v1::Operation> ExportEngine(const v1::ExportEngineRequest& request);
+  absl::StatusOr<v1::Operation> SetEngine(const v1::SetEngineRequest& request);
   absl::StatusOr<v1::Operation> CancelOperation(const v1::CancelOperationRequest& request);
 
   // Block until all is over. `accepted` gets the operation's id, before it has its turn; `emit`
@@ -67,6 +80,12 @@ class Control {
   void TraceEngine(const v1::TraceEngineRequest& request, absl::Duration timeout,
                    std::function<void(absl::StatusOr<v1::EngineTrace>)> done) const;
   OperationTable& operations() { return context_->operations(); }
+  NodeTable& nodes() { return nodes_; }
+
+  // Whoever follows other nodes found a worker there that this daemon did not know, or had given
+  // up: what it holds of engines that do not lie on it is dropped, before anything else is asked of
+  // it. Does not block.
+  void Attached(const WorkerRef& ref, const v1::WorkerState& state);
 
   // Runs `task`, which may block, on a thread of its own. Errors: as TaskGroup::Start's, e.g. once
   // Shutdown was called.
@@ -100,7 +119,17 @@ class Control {
       const std::string& request_id, const google::protobuf::Message& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(accept_mutex_);
 
+  // What a request is checked against that lets workers on `ranks` open its paths: the ranks of all
+  // nodes; this node's data roots if it has one of them. (Other nodes check against their own.)
+  RequestLimits LimitsOn(absl::Span<const int> ranks) const;
   absl::Status CheckRoom() const;
+
+  // control_restore.cc. Until the engine is READY or FAILED, or deleted; runs on its own thread.
+  void FindRanksOf(uint64_t uid);
+  std::vector<MemberReport> ReportsOf(const EngineRecord& engine);
+  bool WasDecided(const v1::PendingMove& sync) const;
+  void Carry(const EngineRecord& engine, const std::vector<MemberReport>& reports,
+             const RestoreDecision& decision);
   // The engine, if something can still become of it: not FAILED, not DELETING. And if it has a role
   // that `kind` of operation is for.
   absl::StatusOr<EngineRecord> FindUsable(const std::string& name, absl::string_view kind) const;
@@ -111,10 +140,16 @@ class Control {
 
   const ControlOptions options_;
   const std::unique_ptr<OperationContext> context_;
-  mutable absl::Mutex mutex_;
-  std::string address_ ABSL_GUARDED_BY(mutex_);
-  absl::Mutex accept_mutex_;  // requests are accepted one at a time; never held over I/O
+  NodeTable nodes_;
+  absl::Notification stopping_;
+  std::atomic<bool> stop_said_{false};
+  // Requests are accepted one at a time. Held while what is accepted is written to the store; never
+  // while a worker, another node or a data root is asked.
+  absl::Mutex accept_mutex_;
   RequestLog requests_ ABSL_GUARDED_BY(accept_mutex_);
+  // The request that is being accepted: remembered before what it asks for begins.
+  const std::string* accepted_id_ ABSL_GUARDED_BY(accept_mutex_) = nullptr;
+  const google::protobuf::Message* accepted_request_ ABSL_GUARDED_BY(accept_mutex_) = nullptr;
 };
 
 }  // namespace regroup

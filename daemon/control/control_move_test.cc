@@ -225,6 +225,27 @@ TEST(Control, Sync_Good_HandsOverTheVersion) {
   EXPECT_EQ(cluster.Count("1 CommitMove"), 1);  // a rank of both takes part once
 }
 
+// Two syncs of the same weights are told apart, also after a restart.
+TEST(Control, Sync_Again_HasANumberOfItsOwn) {
+  FakeCluster cluster(2);
+  cluster.MustCreate("actor", {0});
+  cluster.MustCreate("rollout", {1}, v1::ROLE_INFER);
+  std::vector<int64_t> numbers;
+  bool fails = false;
+  cluster.SetScript([&](FakeWorker& worker, const v1::Command& command) {
+    if (worker.rank() != 0) return absl::OkStatus();
+    if (command.has_prepare_move()) numbers.push_back(command.prepare_move().generation());
+    return command.has_run_move() && fails ? Fails(absl::StatusCode::kDataLoss, "digest differs")
+                                           : absl::OkStatus();
+  });
+  for (const bool failing : {false, true, false}) {
+    fails = failing;
+    const auto sync = cluster.control().SyncEngine(SyncRequest("actor", "rollout"));
+    EXPECT_EQ(cluster.Finish(sync).error().empty(), !failing);
+  }
+  EXPECT_EQ(numbers, (std::vector<int64_t>{1, 2, 2}));  // one that was not decided does not count
+}
+
 TEST(Control, Sync_DestinationDeletedWhilePreparing_OnlyTheMoveIsAborted) {
   FakeCluster cluster(2);
   cluster.MustCreate("actor", {0});

@@ -10,17 +10,11 @@
 namespace regroup {
 namespace {
 
-// Whether the ranks of the layout hold (or are about to hold) the engine.
-bool HoldsRanks(const EngineRecord& engine) {
-  return engine.state != v1::ENGINE_STATE_FAILED && engine.state != v1::ENGINE_STATE_GONE;
-}
+constexpr int64_t kMicros = 1000000;  // a second
 
 }  // namespace
 
-void Control::SetAddress(const std::string& address) {
-  absl::MutexLock lock(&mutex_);
-  address_ = address;
-}
+void Control::SetAddress(const std::string& address) { nodes_.SetOwnAddress(address); }
 
 v1::GetStatusResponse Control::Status() const {
   v1::GetStatusResponse response;
@@ -32,21 +26,25 @@ v1::GetStatusResponse Control::Status() const {
       engines_of_rank[rank].push_back(engine.spec.name());
     }
   }
-  v1::Node& node = *response.add_nodes();
-  node.set_node(options_.node);
-  node.set_state(v1::NODE_STATE_READY);
-  {
-    absl::MutexLock lock(&mutex_);
-    node.set_address(address_);
+  for (const NodeRecord& record : nodes_.List()) {
+    v1::Node& node = *response.add_nodes();
+    node.set_node(record.name);
+    node.set_state(record.state);
+    node.set_address(record.address);
+    for (int i = 0; i < record.ranks; ++i) node.add_ranks(record.first_rank + i);
   }
   for (const RankInfo& info : context_->ranks().List()) {
-    node.add_ranks(info.rank);
     v1::Rank& rank = *response.add_ranks();
     rank.set_rank(info.rank);
-    rank.set_node(options_.node);
+    rank.set_node(info.node.empty() ? options_.node : info.node);
     rank.set_pid(info.pid);
     rank.set_state(info.state);
     rank.set_error(info.error);
+    if (info.ended != absl::InfinitePast()) {
+      const int64_t ended = absl::ToUnixMicros(info.ended);
+      rank.mutable_ended()->set_seconds(ended / kMicros);
+      rank.mutable_ended()->set_nanos(static_cast<int>(ended % kMicros * 1000));
+    }
     rank.set_rss_bytes(info.rss_bytes);
     if (info.incarnation != 0) rank.set_incarnation(absl::StrCat(info.incarnation));
     for (const std::string& name : engines_of_rank[info.rank]) rank.add_engines(name);

@@ -9,13 +9,30 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/daemon_channel.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace regroup {
 namespace {
 
-constexpr int kMaxMessageBytes = 64 << 20;  // thousands of long prompts
+constexpr int kMaxMessageBytes = 64 << 20;   // thousands of long prompts
+constexpr int kMaxCommandBytes = 256 << 20;  // as workers allow
+// Of reflection, which has one for each open stream; the Control service takes none.
+constexpr int kMaxBlockingThreads = 16;
+
+// Both are switched on for all servers of a process, before the first is built.
+void AddStandardServices() {
+  static const bool once = [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  static_cast<void>(once);
+}
 
 // Binds a socket of its own for a moment. 0, or errno. gRPC does not say why it cannot listen.
 int TryToListen(const sockaddr* address, socklen_t length) {
@@ -56,40 +73,53 @@ absl::StatusOr<std::string> Resolve(const std::string& host, int port) {
 
 }  // namespace
 
-std::string JoinHostPort(const std::string& host, int port) {
-  const bool ipv6 = host.find(':') != std::string::npos;
-  return absl::StrCat(ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
-}
-
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::string& host,
-                                                                    int port, Control* control) {
+                                                                    int port, Control* control,
+                                                                    const MoreServices& more) {
   const auto error = [&](absl::string_view why) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on --listen=", JoinHostPort(host, port), ": ", why));
   };
   const absl::StatusOr<std::string> address = Resolve(host, port);
   if (!address.ok()) return error(address.status().message());
-  std::unique_ptr<ControlServer> result(new ControlServer(host, control));
+  std::unique_ptr<ControlServer> result(new ControlServer(host));
+  AddStandardServices();
   grpc::ServerBuilder builder;
+  grpc::ResourceQuota quota("control");
+  quota.SetMaxThreads(kMaxBlockingThreads);
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A client that vanished without a word is noticed within a minute.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(control == nullptr ? kMaxCommandBytes : kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxCommandBytes);
   builder.AddListeningPort(JoinHostPort(*address, port), grpc::InsecureServerCredentials(),
                            &result->port_);
-  builder.RegisterService(&result->service_);
+  if (control != nullptr) {
+    result->service_ = std::make_unique<ControlService>(control);
+    builder.RegisterService(result->service_.get());
+  }
+  for (grpc::Service* service : more.services) builder.RegisterService(service);
+  if (more.others != nullptr) builder.RegisterCallbackGenericService(more.others);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || result->port_ == 0) {
     return error("the address cannot be used");
   }
-  control->SetAddress(result->address());
+  result->SetServing(false);
+  if (control != nullptr) control->SetAddress(result->address());
   return result;
 }
 
 ControlServer::~ControlServer() { Shutdown(absl::ZeroDuration()); }
 
 std::string ControlServer::address() const { return JoinHostPort(host_, port_); }
+
+void ControlServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  if (service_ != nullptr) health->SetServingStatus(v1::Control::service_full_name(), serving);
+}
 
 void ControlServer::Shutdown(absl::Duration grace) {
   if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));

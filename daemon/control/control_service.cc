@@ -113,8 +113,9 @@ Unary* ControlService::ExportEngine(Context* context, const v1::ExportEngineRequ
   return Accept(context, request, response, &Control::ExportEngine);
 }
 
-Unary* ControlService::SetEngine(Context* context, const v1::SetEngineRequest*, v1::Engine*) {
-  return AnswerNow(context, [] { return NotAvailable("engine set"); });
+Unary* ControlService::SetEngine(Context* context, const v1::SetEngineRequest* request,
+                                 v1::Operation* response) {
+  return Accept(context, request, response, &Control::SetEngine);
 }
 
 Unary* ControlService::SaveCheckpoint(Context* context, const v1::CheckpointRequest*,

@@ -32,7 +32,7 @@ class ControlService final : public v1::Control::CallbackService {
   Unary* ExportEngine(Context* context, const v1::ExportEngineRequest* request,
                       v1::Operation* response) override;
   Unary* SetEngine(Context* context, const v1::SetEngineRequest* request,
-                   v1::Engine* response) override;
+                   v1::Operation* response) override;
   Unary* SaveCheckpoint(Context* context, const v1::CheckpointRequest* request,
                         v1::Operation* response) override;
   Unary* LoadCheckpoint(Context* context, const v1::CheckpointRequest* request,

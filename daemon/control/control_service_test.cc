@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "daemon/control/control_server.h"
 #include "daemon/control/fake_cluster.h"
 #include "daemon/control/stream_writer.h"
@@ -32,6 +33,22 @@ class ServiceTest : public ::testing::Test {
 
   static void SetDeadline(grpc::ClientContext& context) {
     context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  }
+
+  bool AwaitStep(const std::string& engine, int64_t step) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (cluster_.Describe(engine).step() < step && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return cluster_.Describe(engine).step() >= step;
+  }
+
+  // The id that the stream's initial metadata carry.
+  static std::string OperationOf(const grpc::ClientContext& context) {
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto entry = metadata.find("regroup-operation");
+    if (entry == metadata.end()) return "";
+    return std::string(entry->second.data(), entry->second.size());
   }
 
   FakeCluster cluster_;
@@ -142,10 +159,8 @@ TEST_F(ServiceTest, Train_InQueue_TellsItsOperationAlready) {
   grpc::ClientContext context;
   auto reader = stub_->Train(&context, cluster_.TrainRequest("a", 2));
   reader->WaitForInitialMetadata();
-  const auto& metadata = context.GetServerInitialMetadata();
-  const auto entry = metadata.find("regroup-operation");
-  ASSERT_NE(entry, metadata.end());
-  const std::string id(entry->second.data(), entry->second.size());
+  const std::string id = OperationOf(context);
+  ASSERT_NE(id, "");
   EXPECT_EQ(cluster_.control().operations().Get(id)->kind(), "train");
   release.Notify();
   v1::TrainRecord record;
@@ -186,26 +201,44 @@ TEST_F(ServiceTest, Train_ClientGoesAway_TheEngineIsIdleSoon) {
   EXPECT_EQ(cluster_.Describe("a").state(), v1::ENGINE_STATE_READY);
 }
 
-TEST_F(ServiceTest, Train_ReaderIsSlow_StepsWaitAndADeleteStillWorks) {
-  cluster_.MustCreate("a", {0});
+// A connection whose window stays small, so that a reader that does not read is soon full.
+std::unique_ptr<v1::Control::Stub> StubOfASlowReader(const std::string& address) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // or the connection's window grows and grows
-  auto stub = v1::Control::NewStub(
-      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), args));
+  return v1::Control::NewStub(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
+}
+
+TEST_F(ServiceTest, Train_ReaderIsSlow_StepsGoOnAndWhatItMissedIsTold) {
+  constexpr int64_t kSteps = 10000;  // more than the queue and the connection's window hold
+  cluster_.MustCreate("a", {0});
+  const auto stub = StubOfASlowReader(server_->address());
+  grpc::ClientContext context;
+  auto reader = stub->Train(&context, cluster_.TrainRequest("a", kSteps));
+  ASSERT_TRUE(AwaitStep("a", kSteps));
+  v1::TrainRecord record;
+  int64_t step = 0;
+  int64_t records = 0;
+  int64_t dropped = 0;
+  while (reader->Read(&record)) {
+    ++records;
+    dropped += record.dropped();
+    EXPECT_EQ(record.step(), step + record.dropped() + 1);
+    step = record.step();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(step, kSteps);
+  EXPECT_EQ(records + dropped, kSteps);
+  EXPECT_GE(records, static_cast<int64_t>(StreamWriter<v1::TrainRecord>::kMostQueued));
+  EXPECT_GT(dropped, 0);
+}
+
+TEST_F(ServiceTest, Train_ReaderIsSlow_ADeleteStillWorks) {
+  cluster_.MustCreate("a", {0});
+  const auto stub = StubOfASlowReader(server_->address());
   grpc::ClientContext context;
   auto reader = stub->Train(&context, cluster_.TrainRequest("a", 1000000000));
-  // Nobody reads: the queue and the connection's window fill up, then no step is taken any more.
-  int steps = -1;
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (absl::Now() < deadline) {
-    ASSERT_TRUE(cluster_.AwaitCount("0 TrainStep", 1));
-    const int now = cluster_.Count("0 TrainStep");
-    if (now == steps && now > static_cast<int>(StreamWriter<v1::TrainRecord>::kMostQueued)) break;
-    steps = now;
-    absl::Notification never;  // a pause, to see whether it stands still
-    never.WaitForNotificationWithTimeout(absl::Milliseconds(200));
-  }
-  EXPECT_EQ(cluster_.Count("0 TrainStep"), steps);
+  ASSERT_TRUE(AwaitStep("a", 5000));
   v1::DeleteEngineRequest request;
   request.set_request_id(FakeCluster::NewRequestId());
   request.set_name("a");
@@ -214,6 +247,42 @@ TEST_F(ServiceTest, Train_ReaderIsSlow_StepsWaitAndADeleteStillWorks) {
   while (reader->Read(&record)) {
   }
   EXPECT_THAT(FromGrpc(reader->Finish()).message(), HasSubstr("is being deleted"));
+}
+
+TEST_F(ServiceTest, WatchOperation_ReaderIsSlow_IsToldHowManyStatesItMissed) {
+  constexpr int64_t kSteps = 10000;  // each a change or more
+  cluster_.MustCreate("a", {0});
+  absl::Notification release;
+  cluster_.SetScript([&](FakeWorker& worker, const v1::Command& command) {
+    if (command.has_check_training()) release.WaitForNotification();
+    return absl::OkStatus();
+  });
+  grpc::ClientContext context;
+  auto training = stub_->Train(&context, cluster_.TrainRequest("a", kSteps));
+  v1::GetOperationRequest request;
+  training->WaitForInitialMetadata();
+  request.set_id(OperationOf(context));
+  const auto stub = StubOfASlowReader(server_->address());
+  grpc::ClientContext watching;
+  auto reader = stub->WatchOperation(&watching, request);
+  v1::Operation state;
+  ASSERT_TRUE(reader->Read(&state));
+  EXPECT_EQ(state.dropped(), 0);
+  release.Notify();
+  v1::TrainRecord record;
+  while (training->Read(&record)) {
+  }
+  EXPECT_TRUE(training->Finish().ok());
+  int64_t version = state.version();
+  int64_t dropped = 0;
+  while (reader->Read(&state)) {
+    EXPECT_EQ(state.version(), version + state.dropped() + 1);
+    version = state.version();
+    dropped += state.dropped();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(state.done());
+  EXPECT_GT(dropped, 0);
 }
 
 TEST_F(ServiceTest, Lists_AnswerWhileWorkersHang) {
@@ -261,11 +330,6 @@ TEST_F(ServiceTest, Lists_AnswerWhileWorkersHang) {
 }
 
 TEST_F(ServiceTest, NotAvailable_SaysSo) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::Engine engine;
-  const absl::Status set = FromGrpc(stub_->SetEngine(&context, v1::SetEngineRequest(), &engine));
-  EXPECT_EQ(set.message(), "not available in this version: engine set");
   grpc::ClientContext saving;
   SetDeadline(saving);
   v1::Operation operation;

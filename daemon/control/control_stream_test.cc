@@ -135,7 +135,11 @@ TEST(Control, Train_RankDies_FailsItsEnginesOnly) {
   });
   Training training(cluster, cluster.TrainRequest("actor", 3));
   ASSERT_TRUE(cluster.AwaitCount("1 TrainStep", 1));
+  EXPECT_FALSE(cluster.control().Status().ranks(1).has_ended());
+  const int64_t before = absl::ToUnixSeconds(absl::Now());
   cluster.Kill(1);
+  EXPECT_GE(cluster.control().Status().ranks(1).ended().seconds(), before);
+  EXPECT_FALSE(cluster.control().Status().ranks(0).has_ended());
   EXPECT_EQ(cluster.Describe("actor").state(), v1::ENGINE_STATE_FAILED);  // at once
   EXPECT_EQ(cluster.Describe("actor").error(), "rank 1 (pid 1001) was killed by SIGKILL");
   const absl::Status status = training.Join();
@@ -313,6 +317,79 @@ TEST(Control, Generate_CancelledOrDeleted_AnswersWithWhatThereIs) {
       EXPECT_EQ(cluster.Finish(erase).error(), "");
     }
   }
+}
+
+v1::GenerateRequest OnePrompt(const std::string& name) {
+  v1::GenerateRequest request;
+  request.set_request_id(FakeCluster::NewRequestId());
+  request.set_name(name);
+  request.set_max_tokens(8);
+  request.add_prompts()->add_tokens(5);
+  return request;
+}
+
+absl::Status GenerateOnce(FakeCluster& cluster, const std::string& name) {
+  return cluster.control().Generate(
+      OnePrompt(name), std::make_shared<Cancellation>(), [](const std::string&) {},
+      [](const v1::GenerateResponse&) { return true; });
+}
+
+// Ranks without rows gather with the others, as often as these, and not once more.
+TEST(Control, Generate_OnATrainer_AsksAllRanksForEachToken) {
+  FakeCluster cluster(3);
+  cluster.MustCreate("actor", {0, 1, 2});
+  EXPECT_TRUE(GenerateOnce(cluster, "actor").ok());
+  for (const std::string rank : {"0", "1", "2"}) {
+    EXPECT_EQ(cluster.Count(rank + " StartGeneration"), 1);
+    EXPECT_EQ(cluster.Count(rank + " DecodeToken"), 3);
+    EXPECT_EQ(cluster.Count(rank + " EndGeneration"), 1);
+  }
+  Training training(cluster, cluster.TrainRequest("actor", 1));
+  EXPECT_TRUE(training.Join().ok());
+}
+
+TEST(Control, Generate_OnATrainerFailsButNotTheGroup_KeepsTheEngine) {
+  FakeCluster cluster(2);
+  cluster.MustCreate("actor", {0, 1});
+  cluster.SetScript([](FakeWorker& worker, const v1::Command& command) {
+    return command.has_decode_token() && worker.rank() == 1
+               ? Fails(absl::StatusCode::kFailedPrecondition, "no finite logit")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(GenerateOnce(cluster, "actor").message(), HasSubstr("no finite logit"));
+  EXPECT_EQ(cluster.Describe("actor").state(), v1::ENGINE_STATE_READY);
+  EXPECT_EQ(cluster.Count("0 Abort"), 0);
+  EXPECT_EQ(cluster.Count("0 EndGeneration"), 1);
+  EXPECT_EQ(cluster.Count("1 EndGeneration"), 1);
+}
+
+TEST(Control, Generate_OnATrainerWhoseRankDies_AbortsTheOthersAndFailsTheEngine) {
+  FakeCluster cluster(2);
+  cluster.MustCreate("actor", {0, 1});
+  cluster.SetScript([](FakeWorker& worker, const v1::Command& command) {
+    if (!command.has_decode_token()) return absl::OkStatus();
+    return worker.rank() == 1 ? worker.AwaitDeath() : worker.AwaitAbort(command.engine_uid());
+  });
+  absl::Status status;
+  std::thread generating([&] { status = GenerateOnce(cluster, "actor"); });
+  EXPECT_TRUE(cluster.AwaitCount("1 DecodeToken", 1));
+  cluster.Kill(1);
+  generating.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(status.message(), "engine actor: rank 1 (pid 1001) was killed by SIGKILL");
+  EXPECT_EQ(cluster.Describe("actor").state(), v1::ENGINE_STATE_FAILED);
+  EXPECT_TRUE(cluster.AwaitCount("0 DropEngine", 1));
+}
+
+TEST(Control, Generate_OnATrainerThatBreaks_FailsTheEngine) {
+  FakeCluster cluster(2);
+  cluster.MustCreate("actor", {0, 1});
+  cluster.SetScript([](FakeWorker& worker, const v1::Command& command) {
+    return command.has_decode_token() ? Breaks(absl::StatusCode::kAborted, "ranks disagree")
+                                      : absl::OkStatus();
+  });
+  EXPECT_EQ(GenerateOnce(cluster, "actor").code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(cluster.Describe("actor").state(), v1::ENGINE_STATE_FAILED);
 }
 
 }  // namespace

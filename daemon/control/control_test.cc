@@ -237,15 +237,6 @@ TEST(Control, Roles_WrongEngine_IsRefused) {
   cluster.MustCreate("rollout", {1}, v1::ROLE_INFER);
   Training training(cluster, cluster.TrainRequest("rollout", 1));
   EXPECT_EQ(training.Join().code(), absl::StatusCode::kFailedPrecondition);
-  v1::GenerateRequest generate;
-  generate.set_request_id(FakeCluster::NewRequestId());
-  generate.set_name("actor");
-  EXPECT_EQ(cluster.control()
-                .Generate(
-                    generate, std::make_shared<Cancellation>(), [](const std::string&) {},
-                    [](const v1::GenerateResponse&) { return true; })
-                .code(),
-            absl::StatusCode::kUnimplemented);
   v1::ExportEngineRequest request;
   request.set_request_id(FakeCluster::NewRequestId());
   request.set_name("rollout");

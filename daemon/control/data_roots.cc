@@ -45,6 +45,12 @@ absl::StatusOr<DataRoots> DataRoots::Make(const std::vector<std::string>& folder
   return roots;
 }
 
+DataRoots DataRoots::Elsewhere() {
+  DataRoots roots;
+  roots.elsewhere_ = true;
+  return roots;
+}
+
 bool DataRoots::Contains(const std::string& path) const {
   for (const std::string& root : resolved_) {
     if (IsUnder(path, root)) return true;
@@ -71,6 +77,7 @@ absl::Status DataRoots::Outside(absl::string_view flag, const std::string& path)
 absl::StatusOr<std::string> DataRoots::Resolve(absl::string_view flag,
                                                const std::string& path) const {
   if (absl::Status status = CheckForm(flag, path); !status.ok()) return status;
+  if (elsewhere_) return path;
   std::error_code error;
   const fs::path resolved = fs::canonical(path, error);
   if (!error)
@@ -87,7 +94,7 @@ absl::StatusOr<std::string> DataRoots::Resolve(absl::string_view flag,
 absl::StatusOr<std::string> DataRoots::ResolveFile(absl::string_view flag,
                                                    const std::string& path) const {
   absl::StatusOr<std::string> resolved = Resolve(flag, path);
-  if (!resolved.ok()) return resolved;
+  if (!resolved.ok() || elsewhere_) return resolved;
   std::error_code error;
   // A pipe or a device would hold up whoever opens it.
   if (!fs::is_regular_file(*resolved, error)) {
@@ -99,7 +106,7 @@ absl::StatusOr<std::string> DataRoots::ResolveFile(absl::string_view flag,
 absl::StatusOr<std::string> DataRoots::ResolveFolder(absl::string_view flag,
                                                      const std::string& path) const {
   absl::StatusOr<std::string> resolved = Resolve(flag, path);
-  if (!resolved.ok()) return resolved;
+  if (!resolved.ok() || elsewhere_) return resolved;
   std::error_code error;
   if (!fs::is_directory(*resolved, error))
     return FieldError(flag, path, "is not a folder", "a folder");
@@ -109,7 +116,7 @@ absl::StatusOr<std::string> DataRoots::ResolveFolder(absl::string_view flag,
 absl::StatusOr<std::string> DataRoots::ResolveModel(absl::string_view flag,
                                                     const std::string& path) const {
   absl::StatusOr<std::string> folder = ResolveFolder(flag, path);
-  if (!folder.ok()) return folder;
+  if (!folder.ok() || elsewhere_) return folder;
   std::error_code error;
   fs::directory_iterator entry(*folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
@@ -126,6 +133,7 @@ absl::StatusOr<std::string> DataRoots::ResolveModel(absl::string_view flag,
 absl::StatusOr<std::string> DataRoots::ResolveNewFolder(absl::string_view flag,
                                                         const std::string& path) const {
   if (absl::Status status = CheckForm(flag, path); !status.ok()) return status;
+  if (elsewhere_) return path;
   std::error_code error;
   // One that exists, as whatever a link makes of it.
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found && !error) {

@@ -21,6 +21,9 @@ class DataRoots {
   // folder).
   static absl::StatusOr<DataRoots> Make(const std::vector<std::string>& folders);
 
+  // For paths that are opened on other machines only: they must be absolute, and stay as they are.
+  static DataRoots Elsewhere();
+
   // `flag` is what the user gave the path with. Errors, each naming flag, value and what is
   // allowed: INVALID_ARGUMENT (not absolute, not under a root, not of the kind asked for),
   // NOT_FOUND.
@@ -43,6 +46,7 @@ class DataRoots {
   // realpath of an existing path, under a root.
   absl::StatusOr<std::string> Resolve(absl::string_view flag, const std::string& path) const;
 
+  bool elsewhere_ = false;
   std::vector<std::string> given_;
   std::vector<std::string> resolved_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/control/stored_engine.h"
 #include "proto/rpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -18,6 +19,13 @@ uint64_t RandomStart() {
   uint64_t value = 0;
   (void)!getrandom(&value, sizeof(value), 0);
   return (value >> 2) + 1;  // positive as an int64, with room to count
+}
+
+// Whether the event's cause can be undone. What has happened already is not refused: if it is not
+// on disk, a restart finds it out anew.
+bool MayBeRefused(EngineEvent event) {
+  return event == EngineEvent::kForm || event == EngineEvent::kFormed ||
+         event == EngineEvent::kMove || event == EngineEvent::kMoved;
 }
 
 std::string Names(const std::map<uint64_t, EngineRecord>& records) {
@@ -51,7 +59,41 @@ v1::Engine ToProto(const EngineRecord& record) {
   return engine;
 }
 
-EngineRegistry::EngineRegistry() : next_uid_(RandomStart()) {}
+EngineRegistry::EngineRegistry(Store* store) : store_(store), next_uid_(RandomStart()) {}
+
+absl::Status EngineRegistry::Restore() {
+  if (store_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<uint64_t> last = store_->LastUid();
+  if (!last.ok()) return last.status();
+  const absl::StatusOr<std::vector<v1::StoredEngine>> stored = store_->Engines();
+  if (!stored.ok()) return stored.status();
+  absl::MutexLock lock(&mutex_);
+  if (*last != 0) next_uid_ = *last + 1;
+  for (const v1::StoredEngine& row : *stored) {
+    EngineRecord record = FromStored(row);
+    switch (record.state) {
+      case v1::ENGINE_STATE_READY:
+      case v1::ENGINE_STATE_MOVING:
+        record.was_moving = record.state == v1::ENGINE_STATE_MOVING;
+        record.restored = true;
+        record.state = v1::ENGINE_STATE_FORMING;
+        break;
+      case v1::ENGINE_STATE_FAILED:
+        break;
+      default:  // it never came to be, or was being deleted: its ranks are told when they are found
+        if (absl::Status status = store_->RemoveEngine(record.uid); !status.ok()) return status;
+        continue;
+    }
+    records_[record.uid] = std::move(record);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineRegistry::Save(const EngineRecord& record) {
+  if (store_ == nullptr) return absl::OkStatus();
+  if (record.state == v1::ENGINE_STATE_GONE) return store_->RemoveEngine(record.uid);
+  return store_->PutEngine(ToStored(record));
+}
 
 absl::StatusOr<uint64_t> EngineRegistry::Add(const v1::EngineSpec& spec) {
   absl::MutexLock lock(&mutex_);
@@ -101,32 +143,57 @@ std::vector<EngineRecord> EngineRegistry::List() const {
 }
 
 absl::Status EngineRegistry::Apply(uint64_t uid, EngineEvent event, Change change) {
-  std::string name;
-  absl::Status failure;
-  v1::EngineState before;
-  absl::optional<v1::EngineState> next;
+  absl::MutexLock change_lock(&change_mutex_);
+  absl::optional<EngineRecord> record = Get(uid);
+  if (!record.has_value()) return absl::NotFoundError("the engine is gone");
+  const v1::EngineState before = record->state;
+  const absl::optional<v1::EngineState> next = Next(before, event);
+  if (!next.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("engine ", record->spec.name(), " is ", StateName(before)));
+  }
+  change(*record);
+  record->state = *next;
+  if (absl::Status saved = Save(*record); !saved.ok()) {
+    // A delete frees what a full disk is full of; one that is forgotten at once is none.
+    const bool forgotten = event == EngineEvent::kDelete && absl::IsUnavailable(saved);
+    if (MayBeRefused(event) || forgotten) return saved;
+    spdlog::error("engine {}: {}", record->spec.name(), std::string(saved.message()));
+  }
+  const std::string name = record->spec.name();
+  const absl::Status failure = record->failure;
   {
     absl::MutexLock lock(&mutex_);
-    const auto entry = records_.find(uid);
-    if (entry == records_.end()) return absl::NotFoundError("the engine is gone");
-    EngineRecord& record = entry->second;
-    next = Next(record.state, event);
-    if (!next.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("engine ", record.spec.name(), " is ", StateName(record.state)));
+    if (*next == v1::ENGINE_STATE_GONE) {
+      records_.erase(uid);
+    } else {
+      records_[uid] = *std::move(record);
     }
-    before = std::exchange(record.state, *next);
-    change(record);
-    name = record.spec.name();
-    failure = record.failure;
-    if (record.state == v1::ENGINE_STATE_GONE) records_.erase(entry);
   }
   spdlog::info("engine {}: {} -> {}{}{}", name, StateName(before), StateName(*next),
                failure.ok() ? "" : ": ", std::string(failure.message()));
   return absl::OkStatus();
 }
 
+absl::Status EngineRegistry::Decide(uint64_t uid, Change change) {
+  absl::MutexLock change_lock(&change_mutex_);
+  absl::optional<EngineRecord> record = Get(uid);
+  if (!record.has_value()) return absl::NotFoundError("the engine is gone");
+  const v1::EngineState state = record->state;
+  if (state != v1::ENGINE_STATE_READY) {
+    return record->failure.ok() ? absl::FailedPreconditionError("the engine is not READY any more")
+                                : record->failure;
+  }
+  change(*record);
+  record->state = state;
+  if (absl::Status saved = Save(*record); !saved.ok()) return saved;
+  absl::MutexLock lock(&mutex_);
+  records_[uid] = *std::move(record);
+  return absl::OkStatus();
+}
+
 void EngineRegistry::Update(uint64_t uid, Change change) {
+  absl::MutexLock change_lock(&change_mutex_);
   absl::MutexLock lock(&mutex_);
   const auto entry = records_.find(uid);
   if (entry == records_.end()) return;

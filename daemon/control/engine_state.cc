@@ -26,6 +26,8 @@ absl::optional<v1::EngineState> Next(v1::EngineState state, EngineEvent event) {
       return when(moving, v1::ENGINE_STATE_READY);
     case EngineEvent::kFail:
       return when(ready || moving, v1::ENGINE_STATE_FAILED);
+    case EngineEvent::kLostForGood:
+      return when(forming, v1::ENGINE_STATE_FAILED);
     case EngineEvent::kDelete:
       return when(planned || forming || ready || moving || failed, v1::ENGINE_STATE_DELETING);
     case EngineEvent::kDeleted:

@@ -8,13 +8,14 @@
 namespace regroup {
 
 enum class EngineEvent {
-  kForm,        // its ranks are ready and prepared: groups are about to form
-  kFormed,      // every rank holds its part
-  kFormFailed,  // it never came to be; its name is free again
-  kMove,        // a relayout begins
-  kMoved,       // the new layout is decided: generation + 1
-  kMoveFailed,  // rolled back: the old layout stands
-  kFail,        // a rank that holds state is lost, or its group broke in a step
+  kForm,         // its ranks are ready and prepared: groups are about to form
+  kFormed,       // every rank holds its part
+  kFormFailed,   // it never came to be; its name is free again
+  kMove,         // a relayout begins
+  kMoved,        // the new layout is decided: generation + 1
+  kMoveFailed,   // rolled back: the old layout stands
+  kFail,         // a rank that holds state is lost, or its group broke in a step
+  kLostForGood,  // taken over from an earlier start of the primary, it turned out not to be whole
   kDelete,
   kDeleted,  // no rank holds anything of it
 };
@@ -27,6 +28,9 @@ enum class EngineEvent {
 //     GONE             GONE             │ kFail            │ kFail
 //                                       ▼                  │
 //                                     FAILED ◄─────────────┘
+//
+// An engine of an earlier start of the primary is FORMING, until all of its ranks are found again:
+// kFormed; or are known not to hold it any more: kLostForGood, FORMING -> FAILED.
 //
 //   PLANNED, FORMING, READY, MOVING, FAILED ──kDelete──► DELETING ──kDeleted──► GONE
 //

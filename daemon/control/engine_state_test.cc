@@ -18,6 +18,7 @@ TEST(EngineState, Next_EveryPair_IsAsDrawn) {
       {{v1::ENGINE_STATE_PLANNED, Event::kDelete}, v1::ENGINE_STATE_DELETING},
       {{v1::ENGINE_STATE_FORMING, Event::kFormed}, v1::ENGINE_STATE_READY},
       {{v1::ENGINE_STATE_FORMING, Event::kFormFailed}, v1::ENGINE_STATE_GONE},
+      {{v1::ENGINE_STATE_FORMING, Event::kLostForGood}, v1::ENGINE_STATE_FAILED},
       {{v1::ENGINE_STATE_FORMING, Event::kDelete}, v1::ENGINE_STATE_DELETING},
       {{v1::ENGINE_STATE_READY, Event::kMove}, v1::ENGINE_STATE_MOVING},
       {{v1::ENGINE_STATE_READY, Event::kFail}, v1::ENGINE_STATE_FAILED},

@@ -210,7 +210,7 @@ std::set<uint64_t> FakeWorker::held() {
 }
 
 FakeCluster::FakeCluster(int ranks, const std::function<void(OperationTiming&)>& change)
-    : folder_(*PrivateDir::Make()), table_(ranks), slots_(ranks) {
+    : ranks_(ranks), folder_(*PrivateDir::Make()), table_(ranks), slots_(ranks) {
   data_file_ = absl::StrCat(folder_.path(), "/text.u16.bin");
   std::ofstream(data_file_) << "text";
   ControlOptions options;
@@ -233,7 +233,7 @@ FakeCluster::FakeCluster(int ranks, const std::function<void(OperationTiming&)>&
 
 FakeCluster::~FakeCluster() {
   // Workers go first, so that what still runs ends.
-  for (int rank = 0; rank < table_.size(); ++rank) Kill(rank);
+  for (int rank = 0; rank < ranks_; ++rank) Kill(rank);
   control_ = nullptr;
   std::vector<std::thread> killers;
   {

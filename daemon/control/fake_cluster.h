@@ -124,6 +124,7 @@ class FakeCluster {
   void Note(const std::string& entry);
   void NoteOverlap();
 
+  const int ranks_;
   const PrivateDir folder_;
   RankTable table_;
   absl::Mutex mutex_;

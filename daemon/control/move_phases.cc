@@ -62,9 +62,11 @@ absl::Status Prepare(OperationRun& run, const EngineRecord& source,
       },
       MoveOptions(run, RankCommands::OnError::kNothing), run.cancellation());
   if (!prepared.status.ok()) return prepared.status;
-  NodeMemory memory;  // all ranks are on one node
-  for (const v1::CommandResult& result : prepared.results) {
-    memory.Add(result.prepare_move().needed_bytes(), result.prepare_move().available_bytes());
+  NodeMemory memory;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const v1::PrepareMoveResult& result = prepared.results[i].prepare_move();
+    memory.Add(run.context().ranks().NodeOf(members[i].rank), result.needed_bytes(),
+               result.available_bytes());
   }
   return memory.Check();
 }

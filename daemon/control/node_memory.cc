@@ -8,20 +8,25 @@
 
 namespace regroup {
 
-void NodeMemory::Add(int64_t needed, int64_t available) {
+void NodeMemory::Add(const std::string& node, int64_t needed, int64_t available) {
   if (needed <= 0) return;
-  ++ranks_;
-  needed_ += std::min(needed, std::numeric_limits<int64_t>::max() - needed_);
-  available_ = std::min(available_, available);
+  Sum& sum = sums_[node];
+  ++sum.ranks;
+  sum.needed += std::min(needed, std::numeric_limits<int64_t>::max() - sum.needed);
+  sum.available = std::min(sum.available, available);
 }
 
 absl::Status NodeMemory::Check() const {
-  if (needed_ <= available_) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("--ranks: its ", ranks_, " ranks need ", HumanBytes(needed_),
-                                " together; allowed: at most the ", HumanBytes(available_),
-                                " that are free on their machine"),
-                   v1::ERROR_REASON_MEMORY);
+  for (const auto& [node, sum] : sums_) {
+    if (sum.needed <= sum.available) continue;
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("--ranks: its ", sum.ranks, " ranks", node.empty() ? "" : " on node ", node,
+                     " need ", HumanBytes(sum.needed), " together; allowed: at most the ",
+                     HumanBytes(sum.available), " that are free on their machine"),
+        v1::ERROR_REASON_MEMORY);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace regroup

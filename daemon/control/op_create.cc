@@ -30,9 +30,11 @@ absl::Status Prepare(OperationRun& run, EngineRecord& engine) {
       },
       run.Options(RankCommands::OnError::kNothing), run.cancellation());
   if (!prepared.status.ok()) return prepared.status;
-  NodeMemory memory;  // all ranks are on one node
-  for (const v1::CommandResult& each : prepared.results) {
-    memory.Add(each.prepare_engine().needed_bytes(), each.prepare_engine().available_bytes());
+  NodeMemory memory;
+  for (size_t i = 0; i < engine.members.size(); ++i) {
+    const v1::PrepareEngineResult& each = prepared.results[i].prepare_engine();
+    memory.Add(run.context().ranks().NodeOf(engine.members[i].rank), each.needed_bytes(),
+               each.available_bytes());
   }
   if (absl::Status status = memory.Check(); !status.ok()) return status;
   const v1::PrepareEngineResult& result = prepared.results.front().prepare_engine();

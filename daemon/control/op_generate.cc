@@ -16,14 +16,15 @@ struct Part {
   int64_t unfinished = 0;
 };
 
-// Rank d of D takes the rows [floor(d*b/D), floor((d+1)*b/D)); ranks without a row take no part.
-std::vector<Part> Deal(const std::vector<WorkerRef>& members, int64_t rows) {
+// Rank d of D takes the rows [floor(d*b/D), floor((d+1)*b/D)). Ranks without a row take part only
+// if they are `needed`.
+std::vector<Part> Deal(const std::vector<WorkerRef>& members, int64_t rows, bool needed) {
   std::vector<Part> parts;
   const int64_t count = static_cast<int64_t>(members.size());
   for (int64_t d = 0; d < count; ++d) {
     const int64_t first = d * rows / count;
     const int64_t end = (d + 1) * rows / count;
-    if (first == end) continue;
+    if (first == end && !needed) continue;
     parts.push_back(
         {members[d], static_cast<int>(first), static_cast<int>(end - first), end - first});
   }
@@ -37,12 +38,16 @@ std::vector<WorkerRef> MembersOf(const std::vector<Part*>& parts) {
   return members;
 }
 
-// A generation under way. Ranks do not wait for each other: nothing here is a collective.
+// A generation under way. The ranks of an inference engine do not wait for each other. Those of a
+// trainer step together: each is asked for each token until the last row of all is finished.
 class Generation {
  public:
   Generation(OperationRun& run, const EngineRecord& engine, const v1::GenerateRequest& request)
-      : run_(run), engine_(engine), request_(request) {
-    parts_ = Deal(engine.members, request.prompts_size());
+      : run_(run),
+        engine_(engine),
+        request_(request),
+        together_(engine.spec.role() == v1::ROLE_TRAIN) {
+    parts_ = Deal(engine.members, request.prompts_size(), together_);
     outputs_.resize(request.prompts_size());
     for (v1::Output& output : outputs_) output.set_weights_version(engine.weights_version);
   }
@@ -60,7 +65,7 @@ class Generation {
   absl::Status Decode() {
     std::vector<Part*> parts;
     for (Part& part : parts_) {
-      if (part.unfinished > 0) parts.push_back(&part);
+      if (together_ || part.unfinished > 0) parts.push_back(&part);
     }
     const RankCommands::Outcome outcome = run_.RunPhase(
         MembersOf(parts), engine_.uid,
@@ -69,7 +74,12 @@ class Generation {
           command.mutable_decode_token();
           return command;
         },
-        run_.Options(RankCommands::OnError::kNothing), run_.cancellation());
+        run_.Options(together_ ? RankCommands::OnError::kAbortIfBroken
+                               : RankCommands::OnError::kNothing),
+        run_.cancellation());
+    if (together_ && outcome.engine_broken) {
+      run_.context().FailEngine(engine_.uid, outcome.status);
+    }
     if (!outcome.status.ok()) return outcome.status;
     for (size_t i = 0; i < parts.size(); ++i) {
       if (absl::Status status = Take(*parts[i], outcome.results[i].decode_token()); !status.ok()) {
@@ -165,6 +175,7 @@ class Generation {
   OperationRun& run_;
   const EngineRecord& engine_;
   const v1::GenerateRequest& request_;
+  const bool together_;
   std::vector<Part> parts_;
   std::vector<v1::Output> outputs_;
   int64_t tokens_done_ = 0;

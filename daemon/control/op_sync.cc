@@ -46,7 +46,7 @@ absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destinatio
   prepare.set_step(source.step);
   prepare.set_data_position(source.data_position);
   prepare.set_weights_version(source.weights_version);
-  prepare.set_generation(destination.generation);
+  prepare.set_generation(destination.syncs + 1);
   prepare.set_staging_bytes(64 << 20);
   const std::vector<WorkerRef> members = UnionOfMembers(source.members, destination.members);
 
@@ -57,16 +57,22 @@ absl::Status RunSync(OperationRun& run, uint64_t source_uid, uint64_t destinatio
     run.context().FailIfMemberLost(destination_uid);
     return EngineError(totals.status(), destination, run.phase());
   }
+  // The decision: from here on the destination has these weights, whoever dies.
+  absl::Status decided = run.engines().Decide(destination_uid, [&](EngineRecord& record) {
+    record.syncs = prepare.generation();
+    record.step = source.step;
+    record.data_position = source.data_position;
+    record.weights_version = source.weights_version;
+  });
+  if (!decided.ok()) {
+    RollBackMove(run, source, members);
+    return EngineError(decided, destination, run.phase());
+  }
   CommitMove(run, source, members, source.members);
   run.context().FailIfMemberLost(destination_uid);
   if (absl::Status failure = run.FailureOf(destination_uid); !failure.ok()) {
     return EngineError(failure, destination, run.phase());
   }
-  run.engines().Update(destination_uid, [&](EngineRecord& record) {
-    record.step = source.step;
-    record.data_position = source.data_position;
-    record.weights_version = source.weights_version;
-  });
   run.RefreshEngine(destination_uid);
   run.SetPeakBytes(totals->peak_bytes);
   run.SetDetail(absl::StrFormat("weights version %d, %s moved", source.weights_version,

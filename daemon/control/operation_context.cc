@@ -27,8 +27,17 @@ absl::Status EngineError(const absl::Status& status, const EngineRecord& engine,
 absl::Status CheckReady(const EngineRecord& engine) {
   if (engine.state == v1::ENGINE_STATE_READY) return absl::OkStatus();
   v1::ErrorDetail detail;
-  detail.set_reason(v1::ERROR_REASON_ENGINE_FAILED);
   detail.set_engine(engine.spec.name());
+  if (engine.restored && engine.state == v1::ENGINE_STATE_FORMING) {
+    detail.set_reason(v1::ERROR_REASON_RANK_LOST);
+    return MakeError(absl::StatusCode::kUnavailable,
+                     absl::StrCat("engine ", engine.spec.name(), " is not found again yet: ",
+                                  engine.failure.ok() ? "the primary has just restarted"
+                                                      : std::string(engine.failure.message()),
+                                  "; try again later"),
+                     detail);
+  }
+  detail.set_reason(v1::ERROR_REASON_ENGINE_FAILED);
   detail.set_generation(engine.generation);
   return MakeError(
       absl::StatusCode::kFailedPrecondition,
@@ -40,8 +49,12 @@ absl::Status CheckReady(const EngineRecord& engine) {
 }
 
 OperationContext::OperationContext(RankTable* ranks, const OperationTiming& timing,
-                                   RankCommands::Killer killer)
-    : ranks_(ranks), timing_(timing), commands_(ranks, timing.commands, std::move(killer)) {}
+                                   RankCommands::Killer killer, Store* store)
+    : ranks_(ranks),
+      timing_(timing),
+      engines_(store),
+      operations_(store),
+      commands_(ranks, timing.commands, std::move(killer)) {}
 
 void OperationContext::FailEngine(uint64_t uid, const absl::Status& reason) {
   std::vector<WorkerRef> members;

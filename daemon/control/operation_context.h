@@ -17,6 +17,7 @@
 #include "daemon/control/task_group.h"
 #include "daemon/control/ticket_queue.h"
 #include "daemon/node/rank_table.h"
+#include "daemon/store/store.h"
 
 namespace regroup {
 
@@ -35,13 +36,15 @@ struct OperationTiming {
 absl::Status EngineError(const absl::Status& status, const EngineRecord& engine,
                          absl::string_view phase);
 
-// OK if READY; else FAILED_PRECONDITION saying how it is.
+// OK if READY; else FAILED_PRECONDITION saying how it is; UNAVAILABLE if it may get READY by
+// itself, after a restart.
 absl::Status CheckReady(const EngineRecord& engine);
 
 // Thread safe. Owned by Control.
 class OperationContext {
  public:
-  OperationContext(RankTable* ranks, const OperationTiming& timing, RankCommands::Killer killer);
+  OperationContext(RankTable* ranks, const OperationTiming& timing, RankCommands::Killer killer,
+                   Store* store);
 
   const OperationTiming& timing() const { return timing_; }
   RankTable& ranks() { return *ranks_; }

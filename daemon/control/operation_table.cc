@@ -1,5 +1,6 @@
 #include "daemon/control/operation_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -45,13 +46,49 @@ std::map<int64_t, OperationTable::Watcher> OperationTable::Changed(Entry& entry)
   return std::exchange(entry.watchers, {});
 }
 
+absl::Status OperationTable::Restore() {
+  if (store_ == nullptr) return absl::OkStatus();
+  absl::StatusOr<std::vector<v1::Operation>> stored = store_->Operations();
+  if (!stored.ok()) return stored.status();
+  for (v1::Operation& operation : *stored) {
+    const int64_t number = NumberOf(operation.id());
+    if (number == 0) continue;
+    if (!operation.done()) {
+      operation.set_done(true);
+      operation.set_error("the primary restarted");
+      operation.set_error_code(static_cast<int>(absl::StatusCode::kUnavailable));
+      if (!operation.has_error_detail()) {
+        operation.mutable_error_detail()->set_reason(v1::ERROR_REASON_CANCELLED);
+        operation.mutable_error_detail()->set_engine(operation.engine());
+      }
+      operation.set_version(operation.version() + 1);
+      if (absl::Status status = store_->PutOperation(number, operation, 0); !status.ok()) {
+        return status;
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    last_number_ = std::max(last_number_, number);
+    entries_[number].operation = std::move(operation);
+    finished_.push_back(number);
+  }
+  return absl::OkStatus();
+}
+
+void OperationTable::Save(int64_t number, const v1::Operation& operation, int64_t forget) const {
+  if (store_ == nullptr) return;
+  const absl::Status status = store_->PutOperation(number, operation, forget);
+  if (!status.ok()) spdlog::error("{}: {}", operation.id(), std::string(status.message()));
+}
+
 std::string OperationTable::Start(Plan plan) {
   const std::shared_ptr<Cancellation> cancellation = plan.cancellation;
   std::string id;
   absl::Status closing;
+  v1::Operation started;
+  int64_t number = 0;
   {
     absl::MutexLock lock(&mutex_);
-    const int64_t number = ++last_number_;
+    number = ++last_number_;
     id = IdOf(number);
     Entry& entry = entries_[number];
     entry.operation.set_id(id);
@@ -62,7 +99,10 @@ std::string OperationTable::Start(Plan plan) {
     entry.plan = std::move(plan);
     entry.started = absl::Now();
     closing = closing_;
+    started = entry.operation;
   }
+  Save(number, started, 0);
+  if (start_hook_) start_hook_(started);
   if (!closing.ok() && cancellation != nullptr) cancellation->Cancel(closing);
   return id;
 }
@@ -84,6 +124,7 @@ void OperationTable::Update(const std::string& id, absl::FunctionRef<void(v1::Op
 void OperationTable::Finish(const std::string& id, const absl::Status& outcome) {
   std::map<int64_t, Watcher> watchers;
   v1::Operation now;
+  int64_t forgotten = 0;
   {
     absl::MutexLock lock(&mutex_);
     const auto entry = entries_.find(NumberOf(id));
@@ -104,9 +145,13 @@ void OperationTable::Finish(const std::string& id, const absl::Status& outcome) 
     finished_.push_back(entry->first);
     if (finished_.size() > kKept) {
       entries_.erase(finished_.front());
+      if (entries_.empty() || finished_.front() < entries_.begin()->first) {
+        forgotten = finished_.front();
+      }
       finished_.pop_front();
     }
   }
+  Save(NumberOf(id), now, forgotten);
   spdlog::info("{} {} {}: {} after {:.3f} s{}{}", now.id(), now.kind(), now.engine(), now.phase(),
                now.seconds(), now.error().empty() ? "" : ": ", now.error());
   for (const auto& watcher : watchers) watcher.second(now);

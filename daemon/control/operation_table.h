@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,14 +19,28 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "daemon/control/cancellation.h"
+#include "daemon/store/store.h"
 #include "regroup/v1/control.pb.h"
 
 namespace regroup {
 
-// Thread safe; nothing here blocks.
+// Thread safe. With a store, Start and Finish return once their row is on the disk; no lock is held
+// over that. Nothing else blocks.
 class OperationTable {
  public:
   static constexpr size_t kKept = 1000;  // finished ones; older ones are forgotten
+
+  // With a store, which outlives this, operations are on disk from their start.
+  explicit OperationTable(Store* store = nullptr) : store_(store) {}
+
+  // Takes over the operations of an earlier start, before anything else: those that had not ended
+  // failed with it. Errors: the store's.
+  absl::Status Restore();
+
+  // Called by each Start, on its thread, with the operation as it is then, before Start returns.
+  // Set once, before the first.
+  using StartHook = std::function<void(const v1::Operation&)>;
+  void SetStartHook(StartHook hook) { start_hook_ = std::move(hook); }
 
   struct Plan {
     std::string kind;
@@ -76,6 +91,11 @@ class OperationTable {
   // Bumps the version; returns the watchers to call once the lock is released.
   static std::map<int64_t, Watcher> Changed(Entry& entry);
 
+  // Writes the row; what cannot be written is only said: the operation goes on.
+  void Save(int64_t number, const v1::Operation& operation, int64_t forget) const;
+
+  Store* const store_;
+  StartHook start_hook_;
   mutable absl::Mutex mutex_;
   absl::Status closing_ ABSL_GUARDED_BY(mutex_);  // why all are cancelled; OK: they are not
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;

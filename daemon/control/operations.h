@@ -27,6 +27,9 @@ absl::Status RunSync(OperationRun& run, uint64_t source, uint64_t destination);
 
 absl::Status RunExport(OperationRun& run, uint64_t uid, const std::string& directory);
 
+// What the request gives, on all ranks or none.
+absl::Status RunSet(OperationRun& run, uint64_t uid, const v1::SetEngineRequest& request);
+
 // `emit` is called once a step; false means that nobody listens any more.
 absl::Status RunTrain(OperationRun& run, uint64_t uid, const v1::TrainRequest& request,
                       const std::function<bool(const v1::TrainRecord&)>& emit);

@@ -144,13 +144,7 @@ void RankCommands::Abort(const Running& running, const std::string& reason) {
   spdlog::info("ending {} of engine {}: {}",
                running.move_only ? "the move" : "what runs on all ranks", running.uid, reason);
   for (const WorkerRef& member : running.gathering->members) {
-    const auto client = ranks_->Find(member);
-    if (!client.ok()) continue;
-    v1::AbortRequest request;
-    request.set_engine_uid(running.uid);
-    request.set_reason(reason);
-    request.set_move_only(running.move_only);
-    (*client)->Abort(request, kAbortTimeout, [](const absl::StatusOr<v1::AbortResponse>&) {});
+    AbortOn(member, running.uid, running.move_only, reason);
   }
 }
 
@@ -286,8 +280,24 @@ absl::StatusOr<v1::Rendezvous> RankCommands::OpenRendezvous(const WorkerRef& lea
 
 void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid,
                              const std::string& engine, std::function<void()> dropped) {
+  v1::Command command;
+  command.set_engine_uid(uid);
+  command.mutable_drop_engine();
+  Send(members, command, timing_.drop,
+       absl::StrCat("did not drop engine ", engine, " within ", absl::FormatDuration(timing_.drop)),
+       std::move(dropped));
+}
+
+void RankCommands::TellAsync(const std::vector<WorkerRef>& members, const v1::Command& command,
+                             std::function<void()> told) {
+  Send(members, command, timing_.command, "", std::move(told));
+}
+
+void RankCommands::Send(const std::vector<WorkerRef>& members, const v1::Command& command,
+                        absl::Duration timeout, const std::string& kill_reason,
+                        std::function<void()> told) {
   if (members.empty()) {
-    dropped();
+    told();
     return;
   }
   {
@@ -296,17 +306,14 @@ void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid
   }
   auto left = std::make_shared<std::atomic<size_t>>(members.size());
   // Called once a member; the last one is the last that touches this.
-  const auto one_less = [this, left, dropped = std::move(dropped)] {
+  const auto one_less = [this, left, told = std::move(told)] {
     if (--*left > 0) return;
-    dropped();
+    told();
     absl::MutexLock lock(&mutex_);
     --drops_;
   };
-  v1::Command command;
-  command.set_engine_uid(uid);
-  command.mutable_drop_engine();
   for (const WorkerRef& member : members) {
-    tickets_.AcquireAsync({member.rank}, [this, member, command, engine,
+    tickets_.AcquireAsync({member.rank}, [this, member, command, timeout, kill_reason,
                                           one_less](TicketQueue::Ticket ticket) {
       const auto client = ranks_->Find(member);
       if (!client.ok()) {
@@ -315,16 +322,15 @@ void RankCommands::DropAsync(const std::vector<WorkerRef>& members, uint64_t uid
         return;
       }
       auto held = std::make_shared<TicketQueue::Ticket>(std::move(ticket));
-      (*client)->Execute(
-          command, timing_.drop,
-          [this, member, engine, one_less, held](const absl::StatusOr<v1::CommandResult>& answer) {
-            if (absl::IsDeadlineExceeded(answer.status())) {
-              Kill(member, absl::StrCat("did not drop engine ", engine, " within ",
-                                        absl::FormatDuration(timing_.drop)));
-            }
-            held->Release();
-            one_less();
-          });
+      (*client)->Execute(command, timeout,
+                         [this, member, kill_reason, one_less,
+                          held](const absl::StatusOr<v1::CommandResult>& answer) {
+                           if (absl::IsDeadlineExceeded(answer.status()) && !kill_reason.empty()) {
+                             Kill(member, kill_reason);
+                           }
+                           held->Release();
+                           one_less();
+                         });
     });
   }
 }
@@ -354,21 +360,47 @@ void RankCommands::KillRunning(uint64_t engine, const std::string& reason) {
   }
 }
 
-void RankCommands::Refresh(const std::vector<WorkerRef>& members) {
-  auto left = std::make_shared<absl::BlockingCounter>(static_cast<int>(members.size()));
-  for (const WorkerRef& member : members) {
-    const auto client = ranks_->Find(member);
+void RankCommands::AbortOn(const WorkerRef& member, uint64_t uid, bool move_only,
+                           const std::string& reason) {
+  const auto client = ranks_->Find(member);
+  if (!client.ok()) return;
+  v1::AbortRequest request;
+  request.set_engine_uid(uid);
+  request.set_reason(reason);
+  request.set_move_only(move_only);
+  (*client)->Abort(request, kAbortTimeout, [](const absl::StatusOr<v1::AbortResponse>&) {});
+}
+
+std::vector<absl::StatusOr<v1::WorkerState>> RankCommands::AskStates(
+    const std::vector<WorkerRef>& members) {
+  struct Answers {
+    explicit Answers(size_t count)
+        : states(count, absl::UnknownError("no answer")), left(static_cast<int>(count)) {}
+    std::vector<absl::StatusOr<v1::WorkerState>> states;
+    absl::BlockingCounter left;
+  };
+  auto answers = std::make_shared<Answers>(members.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto client = ranks_->Find(members[i]);
     if (!client.ok()) {
-      left->DecrementCount();
+      answers->states[i] = client.status();
+      answers->left.DecrementCount();
       continue;
     }
-    (*client)->GetState(timing_.refresh,
-                        [this, member, left](absl::StatusOr<v1::WorkerState> state) {
-                          if (state.ok()) ranks_->Answered(member, *std::move(state));
-                          left->DecrementCount();
-                        });
+    (*client)->GetState(timing_.refresh, [answers, i](absl::StatusOr<v1::WorkerState> state) {
+      answers->states[i] = std::move(state);
+      answers->left.DecrementCount();
+    });
   }
-  left->Wait();
+  answers->left.Wait();
+  return answers->states;
+}
+
+void RankCommands::Refresh(const std::vector<WorkerRef>& members) {
+  std::vector<absl::StatusOr<v1::WorkerState>> states = AskStates(members);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (states[i].ok()) ranks_->Answered(members[i], *std::move(states[i]));
+  }
 }
 
 }  // namespace regroup

@@ -94,6 +94,11 @@ class RankCommands {
   // called once all have, on any thread.
   void DropAsync(const std::vector<WorkerRef>& members, uint64_t uid, const std::string& engine,
                  std::function<void()> dropped);
+  // Tells each member that still lives, in its turn there, to do something local, which may have to
+  // wait for what an earlier primary asked of it: nobody is killed for being late.
+  void TellAsync(const std::vector<WorkerRef>& members, const v1::Command& command,
+                 std::function<void()> told);
+
   // Kills that process, which does not do what it is told, and waits for its end, at most
   // Timing.stuck.
   void KillAndWait(const WorkerRef& member, const std::string& reason);
@@ -106,6 +111,12 @@ class RankCommands {
   // Kills the members on which a command for the engine runs.
   void KillRunning(uint64_t engine, const std::string& reason);
 
+  // Ends what waits on the member for the engine, or for its move only. Does not block.
+  void AbortOn(const WorkerRef& member, uint64_t uid, bool move_only, const std::string& reason);
+
+  // What each of the members says of itself now. Blocks, at most Timing.refresh.
+  std::vector<absl::StatusOr<v1::WorkerState>> AskStates(const std::vector<WorkerRef>& members);
+
   // Asks the members what they hold, so that the rank table is up to date. Blocks, at most
   // Timing.refresh.
   void Refresh(const std::vector<WorkerRef>& members);
@@ -114,6 +125,9 @@ class RankCommands {
   struct Gathering;
   struct Running;
 
+  // Who has not done it after `timeout` is killed for `kill_reason`, unless that is "".
+  void Send(const std::vector<WorkerRef>& members, const v1::Command& command,
+            absl::Duration timeout, const std::string& kill_reason, std::function<void()> told);
   void Kill(const WorkerRef& member, const std::string& reason);
   void Abort(const Running& running, const std::string& reason);
   void KillPending(const Running& running, const std::string& reason);

@@ -2,18 +2,32 @@
 
 #include <utility>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "proto/rpc_status.h"
+#include "spdlog/spdlog.h"
+#include "xxhash.h"
 
 namespace regroup {
 namespace {
 
+// The same in every process.
 uint64_t DigestOf(const google::protobuf::Message& request) {
-  return absl::HashOf(request.GetTypeName(), request.SerializeAsString());
+  const std::string bytes = absl::StrCat(request.GetTypeName(), "\n", request.SerializeAsString());
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 }  // namespace
+
+absl::Status RequestLog::Restore() {
+  if (store_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<std::vector<StoredRequest>> stored = store_->Requests();
+  if (!stored.ok()) return stored.status();
+  for (const StoredRequest& request : *stored) {
+    entries_[request.id] = {request.digest, request.answer};
+    ages_.push_back({absl::FromUnixMicros(request.accepted_micros), request.id});
+  }
+  return absl::OkStatus();
+}
 
 void RequestLog::Forget(absl::Time now) {
   while (!ages_.empty() && (ages_.size() > kMost || ages_.front().time + kKept < now)) {
@@ -40,6 +54,11 @@ absl::StatusOr<absl::optional<v1::Operation>> RequestLog::Find(
 void RequestLog::Remember(const std::string& id, const google::protobuf::Message& request,
                           const v1::Operation& answer, absl::Time now) {
   entries_[id] = {DigestOf(request), answer};
+  if (store_ != nullptr) {
+    const absl::Status status = store_->PutRequest(
+        {id, absl::ToUnixMicros(now), DigestOf(request), answer}, absl::ToUnixMicros(now - kKept));
+    if (!status.ok()) spdlog::error("request {}: {}", id, std::string(status.message()));
+  }
   ages_.push_back({now, id});
   Forget(now);
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "daemon/store/store.h"
 #include "google/protobuf/message.h"
 #include "regroup/v1/control.pb.h"
 
@@ -20,6 +21,12 @@ class RequestLog {
  public:
   static constexpr absl::Duration kKept = absl::Hours(24);
   static constexpr size_t kMost = 100000;  // the oldest are forgotten earlier than that
+
+  // With a store, which outlives this, requests are remembered over a restart.
+  explicit RequestLog(Store* store = nullptr) : store_(store) {}
+
+  // Takes over those of an earlier start, before anything else. Errors: the store's.
+  absl::Status Restore();
 
   // The first answer to `request` under `id`; nullopt if the id is new. Errors:
   // ALREADY_EXISTS, the id was used for another request.
@@ -42,6 +49,7 @@ class RequestLog {
   };
   void Forget(absl::Time now);
 
+  Store* const store_;
   absl::flat_hash_map<std::string, Entry> entries_;
   std::deque<Age> ages_;  // oldest first
 };

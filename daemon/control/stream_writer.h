@@ -2,6 +2,7 @@
 #ifndef DAEMON_CONTROL_STREAM_WRITER_H_
 #define DAEMON_CONTROL_STREAM_WRITER_H_
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
@@ -13,8 +14,14 @@
 #include "daemon/control/cancellation.h"
 #include "grpcpp/support/server_callback.h"
 #include "proto/rpc_status.h"
+#include "regroup/v1/control.pb.h"
 
 namespace regroup {
+
+// Says in a message how many before it the reader has missed.
+inline void SetDropped(int64_t dropped, v1::TrainRecord* record) { record->set_dropped(dropped); }
+// Each tells how far the generation is, so that none before it is missed.
+inline void SetDropped(int64_t, v1::GenerateResponse*) {}
 
 // Push and Close are called from one thread, Close once and last. Deletes itself when the call is
 // over.
@@ -35,18 +42,16 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
     this->StartSendInitialMetadata();
   }
 
-  // Queues a message; waits while kMostQueued are queued, so that a slow reader costs no memory.
-  // False once the client is gone, or the cancellation came while it waited.
+  // Queues a message. If kMostQueued wait already, because the reader is slow, the oldest of them
+  // is dropped, and the one that is sent next says so. False once the client is gone.
   bool Push(T message) {
     absl::MutexLock lock(&mutex_);
-    const auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return gone_ || queue_.size() < kMostQueued;
-    };
-    while (!mutex_.AwaitWithTimeout(absl::Condition(&room), absl::Milliseconds(100))) {
-      if (cancellation_->cancelled()) return false;
-    }
     if (gone_) return false;
     queue_.push_back(std::move(message));
+    if (queue_.size() > kMostQueued) {
+      queue_.pop_front();
+      ++dropped_;
+    }
     WriteNext();
     return true;
   }
@@ -68,7 +73,6 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
-      queue_.pop_front();
       if (!ok) Gone();
       WriteNext();
       if (!IsDone()) return;
@@ -88,14 +92,16 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
  private:
   void Gone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     gone_ = true;
-    // The one that is being written stays until gRPC lets go of it.
-    while (queue_.size() > (writing_ ? 1 : 0)) queue_.pop_back();
+    queue_.clear();
   }
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || queue_.empty()) return;
     writing_ = true;
-    this->StartWrite(&queue_.front());
+    sent_ = std::move(queue_.front());
+    queue_.pop_front();
+    SetDropped(std::exchange(dropped_, 0), &sent_);
+    this->StartWrite(&sent_);
   }
 
   // True for one caller, once: it calls Finish, without the lock. From then on another thread may
@@ -107,7 +113,9 @@ class StreamWriter final : public grpc::ServerWriteReactor<T> {
   const std::shared_ptr<Cancellation> cancellation_;
   absl::Mutex mutex_;
   std::deque<T> queue_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // queue_.front()
+  T sent_ ABSL_GUARDED_BY(mutex_);                // or being sent
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;   // ahead of the queue, since sent_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // sent_
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status outcome_ ABSL_GUARDED_BY(mutex_);

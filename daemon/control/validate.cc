@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "daemon/control/field_error.h"
 #include "engine/layout/layout.h"
+#include "engine/layout/rank_list.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -75,14 +76,22 @@ absl::Status WithDetail(const absl::Status& status) {
                                                  : v1::ERROR_REASON_INVALID_FIELD);
 }
 
-absl::StatusOr<v1::Layout> CheckLayout(const v1::Layout& given, int ranks) {
+std::string ExistingRanks(const RequestLimits& limits) {
+  if (limits.ranks == 0) return "there is none";
+  if (limits.missing.empty()) return absl::StrCat("allowed: 0 to ", limits.ranks - 1);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < limits.ranks; ++rank) {
+    if (limits.missing.count(rank) == 0) ranks.push_back(rank);
+  }
+  return absl::StrCat("allowed: ", FormatRankList(ranks));
+}
+
+absl::StatusOr<v1::Layout> CheckLayout(const v1::Layout& given, const RequestLimits& limits) {
   for (int rank : given.ranks()) {
-    if (rank >= ranks) {
+    if (rank >= limits.ranks || limits.missing.count(rank) > 0) {
       return MakeError(
           absl::StatusCode::kNotFound,
-          ranks == 0
-              ? absl::StrCat("--ranks: rank ", rank, " does not exist; there is none")
-              : absl::StrCat("--ranks: rank ", rank, " does not exist; allowed: 0 to ", ranks - 1),
+          absl::StrCat("--ranks: rank ", rank, " does not exist; ", ExistingRanks(limits)),
           v1::ERROR_REASON_INVALID_FIELD);
     }
   }
@@ -205,11 +214,10 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
   });
   if (!status.ok()) return status;
   if (request.dry_run()) return NotAvailable("--dry-run");
-  if (spec.recompute()) return NotAvailable("--recompute");
   if (!spec.shard_over().empty()) return NotAvailable("--shard-over");
   spec.set_device("cpu");
 
-  absl::StatusOr<v1::Layout> layout = CheckLayout(spec.layout(), limits.ranks);
+  absl::StatusOr<v1::Layout> layout = CheckLayout(spec.layout(), limits);
   if (!layout.ok()) return layout.status();
   *spec.mutable_layout() = *layout;
   if (spec.role() == v1::ROLE_TRAIN) {
@@ -224,6 +232,10 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
     if (spec.clip_norm() != 0) {
       return FieldError("--clip-norm", Text(spec.clip_norm()), "is for trainers",
                         "--clip-norm only with --role=train");
+    }
+    if (spec.recompute()) {
+      return FieldError("--recompute", "true", "is for trainers",
+                        "--recompute only with --role=train");
     }
     spec.clear_optimizer();
   }
@@ -248,10 +260,14 @@ absl::StatusOr<v1::RelayoutEngineRequest> CheckRelayout(const v1::RelayoutEngine
     return FieldError("--staging-mb", absl::StrCat(request.staging_bytes(), " bytes"),
                       "is out of range", absl::StrCat("1 to ", kMaxStaging / kMiB, " MiB"));
   }
-  absl::StatusOr<v1::Layout> layout = CheckLayout(request.layout(), limits.ranks);
+  absl::StatusOr<v1::Layout> layout = CheckLayout(request.layout(), limits);
   if (!layout.ok()) return layout.status();
   *result.mutable_layout() = *layout;
   return result;
+}
+
+absl::Status CheckModelPath(const std::string& model, const RequestLimits& limits) {
+  return ResolveModel(model, limits.roots).status();
 }
 
 absl::Status CheckSync(const v1::SyncEngineRequest& request) {
@@ -291,6 +307,32 @@ absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
   if (!data.ok()) return data.status();
   result.set_data(*data);
   return result;
+}
+
+absl::Status CheckSet(const v1::SetEngineRequest& request, v1::Role role) {
+  const bool checks = request.checks() != v1::CHECK_LEVEL_UNSPECIFIED;
+  if (!checks && !request.has_timeout() && !request.has_learning_rate()) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     "nothing to set; allowed: at least one of --checks, --timeout, --lr",
+                     v1::ERROR_REASON_INVALID_FIELD);
+  }
+  absl::Status status = FirstOf({
+      CheckEnum("--checks", request.checks(), v1::CheckLevel_IsValid, "off, basic, full"),
+      request.has_timeout() ? CheckTimeout(request.timeout()) : absl::OkStatus(),
+      request.has_learning_rate() ? CheckAboveZero("--lr", request.learning_rate())
+                                  : absl::OkStatus(),
+  });
+  if (!status.ok()) return status;
+  if (request.has_learning_rate() && role != v1::ROLE_TRAIN) {
+    return FieldError("--lr", Text(request.learning_rate()), "is for trainers",
+                      "--lr only of an engine of role train");
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckLevelName(v1::CheckLevel checks) {
+  const std::string name = v1::CheckLevel_Name(checks);
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "CHECK_LEVEL_"));
 }
 
 absl::Status CheckGenerate(const v1::GenerateRequest& request) {

@@ -3,6 +3,7 @@
 #ifndef DAEMON_CONTROL_VALIDATE_H_
 #define DAEMON_CONTROL_VALIDATE_H_
 
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,7 +17,8 @@ namespace regroup {
 
 // What requests are checked against.
 struct RequestLimits {
-  int ranks = 0;  // of the cluster
+  int ranks = 0;          // of the cluster: one more than the highest
+  std::set<int> missing;  // numbers below that no rank has
   DataRoots roots;
 };
 
@@ -38,6 +40,9 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
 absl::StatusOr<v1::RelayoutEngineRequest> CheckRelayout(const v1::RelayoutEngineRequest& request,
                                                         const RequestLimits& limits);
 
+// Whether the model of an engine that there is may be opened on this node too, where it moves to.
+absl::Status CheckModelPath(const std::string& model, const RequestLimits& limits);
+
 absl::Status CheckSync(const v1::SyncEngineRequest& request);
 
 // The request with the directory's real path.
@@ -47,6 +52,12 @@ absl::StatusOr<v1::ExportEngineRequest> CheckExport(const v1::ExportEngineReques
 // The request with the data file's real path, and accumulate 1 if it was 0.
 absl::StatusOr<v1::TrainRequest> CheckTrain(const v1::TrainRequest& request,
                                             const RequestLimits& limits);
+
+// `role` is the engine's.
+absl::Status CheckSet(const v1::SetEngineRequest& request, v1::Role role);
+
+// "basic"
+std::string CheckLevelName(v1::CheckLevel checks);
 
 absl::Status CheckGenerate(const v1::GenerateRequest& request);
 

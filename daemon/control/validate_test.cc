@@ -170,6 +170,12 @@ TEST_F(ValidateTest, Create_Inference_NeedsNoOptimizerAndTakesNone) {
                 spec.clear_optimizer();
               }).ok());
   ExpectInvalid(Create([](auto& spec) { spec.set_role(v1::ROLE_INFER); }), "--lr=0.1");
+  ExpectInvalid(Create([](auto& spec) {
+                  spec.set_role(v1::ROLE_INFER);
+                  spec.clear_optimizer();
+                  spec.set_recompute(true);
+                }),
+                "--recompute=true");
 }
 
 TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
@@ -177,7 +183,7 @@ TEST_F(ValidateTest, Create_OtherFields_AreChecked) {
   ExpectInvalid(Create([](auto& spec) { spec.set_dtype(static_cast<v1::DType>(9)); }), "--dtype=9");
   ExpectInvalid(Create([](auto& spec) { spec.set_device("tpu"); }), "--device=tpu");
   ExpectNotAvailable(Create([](auto& spec) { spec.set_device("cuda"); }), "--device=cuda");
-  ExpectNotAvailable(Create([](auto& spec) { spec.set_recompute(true); }), "--recompute");
+  EXPECT_TRUE(Create([](auto& spec) { spec.set_recompute(true); }).ok());
   ExpectNotAvailable(Create([](auto& spec) { spec.add_shard_over("x"); }), "--shard-over");
   for (const int64_t seconds : {int64_t{0}, int64_t{-1}, int64_t{3601}, INT64_MAX}) {
     ExpectInvalid(Create([&](auto& spec) { spec.mutable_timeout()->set_seconds(seconds); }),
@@ -281,6 +287,32 @@ TEST_F(ValidateTest, Export_Directory_LiesUnderARoot) {
   EXPECT_EQ(CheckExport(request, limits_)->directory(), (root_ / "out").string());
   request.set_directory("/tmp/../etc/out");
   ExpectInvalid(CheckExport(request, limits_).status(), "DIR=/tmp/../etc/out");
+}
+
+TEST_F(ValidateTest, Set_Values_AreChecked) {
+  const auto set = [](const std::function<void(v1::SetEngineRequest&)>& change,
+                      v1::Role role = v1::ROLE_TRAIN) {
+    v1::SetEngineRequest request;
+    change(request);
+    return CheckSet(request, role);
+  };
+  ExpectInvalid(set([](auto& request) {}), "at least one of --checks, --timeout, --lr");
+  for (const double value : {0.0, -1.0, kNan, kInf}) {
+    ExpectInvalid(set([&](auto& request) { request.set_learning_rate(value); }), "--lr=");
+  }
+  ExpectInvalid(set([](auto& request) { request.set_checks(static_cast<v1::CheckLevel>(9)); }),
+                "--checks=9");
+  ExpectInvalid(set([](auto& request) { request.mutable_timeout(); }), "--timeout=0s");
+  ExpectInvalid(set([](auto& request) { request.mutable_timeout()->set_seconds(3601); }),
+                "--timeout=3601s");
+  ExpectInvalid(set([](auto& request) { request.set_learning_rate(0.1); }, v1::ROLE_INFER),
+                "--lr=0.1");
+  EXPECT_TRUE(
+      set([](auto& request) { request.set_checks(v1::CHECK_LEVEL_FULL); }, v1::ROLE_INFER).ok());
+  EXPECT_TRUE(set([](auto& request) {
+                request.set_learning_rate(0.1);
+                request.mutable_timeout()->set_seconds(1);
+              }).ok());
 }
 
 TEST_F(ValidateTest, Sync_SameEngine_IsRefused) {

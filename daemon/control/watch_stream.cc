@@ -27,10 +27,7 @@ void WatchStream::Next() {
       if (!next.ok()) {
         end = next.status();
       } else {
-        if (next->has_value()) {
-          sent_ = **std::move(next);
-          StartWrite(&sent_);
-        }
+        if (next->has_value()) Send(**std::move(next));
         return;
       }
     }
@@ -41,7 +38,14 @@ void WatchStream::Next() {
 void WatchStream::Changed(const v1::Operation& operation) {
   absl::MutexLock lock(&mutex_);
   watch_ = 0;
-  sent_ = operation;
+  Send(operation);
+}
+
+void WatchStream::Send(v1::Operation operation) {
+  // Each change is a version. Nothing was missed before the first state.
+  const int64_t before = sent_.version();
+  if (before > 0) operation.set_dropped(operation.version() - before - 1);
+  sent_ = std::move(operation);
   StartWrite(&sent_);
 }
 

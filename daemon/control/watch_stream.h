@@ -28,6 +28,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Operation> {
   // Sends the next version, now or when there is one; ends the stream if there cannot be one.
   void Next();
   void Changed(const v1::Operation& operation);
+  void Send(v1::Operation operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status);
 
   OperationTable* const operations_;

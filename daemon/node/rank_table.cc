@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/layout/rank_list.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -17,28 +18,48 @@ absl::Status NotReadyError(const RankInfo& info) {
   detail.add_ranks(info.rank);
   return MakeError(
       absl::StatusCode::kUnavailable,
-      absl::StrCat("rank ", info.rank, " is not ready (it is ",
-                   info.state == v1::RANK_STATE_LOST ? "LOST" : "STARTING", ")",
-                   info.error.empty() ? "" : absl::StrCat("; its last process: ", info.error)),
+      absl::StrCat("rank ", info.rank, info.node.empty() ? "" : " on node ", info.node,
+                   " is not ready (it is ", info.state == v1::RANK_STATE_LOST ? "LOST" : "STARTING",
+                   ")", info.error.empty() ? "" : absl::StrCat("; its last process: ", info.error)),
       detail);
 }
 
 }  // namespace
 
-RankTable::RankTable(int ranks) : slots_(ranks) {
-  for (int rank = 0; rank < ranks; ++rank) slots_[rank].info.rank = rank;
+RankTable::RankTable(int ranks) { AddRanks(0, ranks, ""); }
+
+int RankTable::size() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int>(slots_.size());
+}
+
+void RankTable::AddRanks(int first, int count, const std::string& node, v1::RankState state) {
+  absl::MutexLock lock(&mutex_);
+  for (int rank = first; rank < first + count; ++rank) {
+    const auto added = slots_.try_emplace(rank);
+    if (!added.second) continue;
+    added.first->second.info.rank = rank;
+    added.first->second.info.node = node;
+    added.first->second.info.state = state;
+  }
+}
+
+std::string RankTable::NodeOf(int rank) const {
+  absl::MutexLock lock(&mutex_);
+  const auto slot = slots_.find(rank);
+  return slot == slots_.end() ? "" : slot->second.info.node;
 }
 
 RankTable::Slot* RankTable::Current(const WorkerRef& ref) {
-  if (ref.rank < 0 || ref.rank >= size()) return nullptr;
-  Slot& slot = slots_[ref.rank];
-  return slot.client != nullptr && slot.client->ref() == ref ? &slot : nullptr;
+  const auto slot = slots_.find(ref.rank);
+  if (slot == slots_.end() || slot->second.client == nullptr) return nullptr;
+  return slot->second.client->ref() == ref ? &slot->second : nullptr;
 }
 
 const RankTable::Slot* RankTable::Current(const WorkerRef& ref) const {
-  if (ref.rank < 0 || ref.rank >= size()) return nullptr;
-  const Slot& slot = slots_[ref.rank];
-  return slot.client != nullptr && slot.client->ref() == ref ? &slot : nullptr;
+  const auto slot = slots_.find(ref.rank);
+  if (slot == slots_.end() || slot->second.client == nullptr) return nullptr;
+  return slot->second.client->ref() == ref ? &slot->second : nullptr;
 }
 
 void RankTable::Started(std::shared_ptr<WorkerClient> client, int pid) {
@@ -79,7 +100,8 @@ void RankTable::Lost(const WorkerRef& ref, const std::string& how, const std::st
     slot->info.pid = 0;
     slot->info.rss_bytes = 0;
     slot->info.error = error;
-    slot->how = how;
+    slot->info.ended = absl::Now();
+    slot->info.how = how;
     slot->state.Clear();
   }
   if (listener_) listener_(ref, how);
@@ -92,16 +114,24 @@ std::vector<RankInfo> RankTable::List() const {
   absl::MutexLock lock(&mutex_);
   std::vector<RankInfo> result;
   result.reserve(slots_.size());
-  for (const Slot& slot : slots_) result.push_back(slot.info);
+  for (const auto& entry : slots_) result.push_back(entry.second.info);
   return result;
 }
 
 absl::StatusOr<std::shared_ptr<WorkerClient>> RankTable::Find(const WorkerRef& ref) const {
   absl::MutexLock lock(&mutex_);
+  if (!ended_.empty()) return RankLostError(ref.rank, ended_);
   if (const Slot* slot = Current(ref)) return slot->client;
-  const bool known = ref.rank >= 0 && ref.rank < size() && !slots_[ref.rank].how.empty();
+  const auto slot = slots_.find(ref.rank);
+  const bool known = slot != slots_.end() && !slot->second.info.how.empty();
   return RankLostError(
-      ref.rank, known ? slots_[ref.rank].how : absl::StrCat("rank ", ref.rank, " has no process"));
+      ref.rank, known ? slot->second.info.how : absl::StrCat("rank ", ref.rank, " has no process"));
+}
+
+bool RankTable::IsReady(const WorkerRef& ref) const {
+  absl::MutexLock lock(&mutex_);
+  const Slot* slot = Current(ref);
+  return slot != nullptr && slot->info.state == v1::RANK_STATE_READY;
 }
 
 bool RankTable::AwaitLost(const WorkerRef& ref, absl::Time deadline) const {
@@ -113,15 +143,23 @@ bool RankTable::AwaitLost(const WorkerRef& ref, absl::Time deadline) const {
 absl::StatusOr<std::vector<WorkerRef>> RankTable::AwaitReady(
     absl::Span<const int> ranks, absl::Time deadline,
     absl::FunctionRef<absl::Status()> stop) const {
-  for (int rank : ranks) {
-    if (rank < 0 || rank >= size()) {
-      return absl::NotFoundError(absl::StrCat("rank ", rank, " does not exist"));
+  {
+    absl::MutexLock lock(&mutex_);
+    for (int rank : ranks) {
+      if (slots_.count(rank) > 0) continue;
+      std::vector<int> known;
+      for (const auto& slot : slots_) known.push_back(slot.first);
+      return MakeError(
+          absl::StatusCode::kNotFound,
+          absl::StrCat("--ranks: rank ", rank, " does not exist; ",
+                       known.empty() ? "there is none" : "allowed: ", FormatRankList(known)),
+          v1::ERROR_REASON_INVALID_FIELD);
     }
   }
   const auto first_unready = [this, &ranks]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return std::find_if(ranks.begin(), ranks.end(), [this](int rank) {
       mutex_.AssertReaderHeld();
-      return slots_[rank].info.state != v1::RANK_STATE_READY;
+      return slots_.at(rank).info.state != v1::RANK_STATE_READY;
     });
   };
   while (true) {
@@ -133,11 +171,24 @@ absl::StatusOr<std::vector<WorkerRef>> RankTable::AwaitReady(
     const absl::Time wake = std::min(deadline, absl::Now() + kStopCheck);
     if (mutex_.AwaitWithDeadline(absl::Condition(&all_ready), wake)) {
       std::vector<WorkerRef> result;
-      for (int rank : ranks) result.push_back(slots_[rank].client->ref());
+      for (int rank : ranks) result.push_back(slots_.at(rank).client->ref());
       return result;
     }
-    if (absl::Now() >= deadline) return NotReadyError(slots_[*first_unready()].info);
+    if (absl::Now() >= deadline) return NotReadyError(slots_.at(*first_unready()).info);
   }
+}
+
+absl::optional<WorkerRef> RankTable::Serving(int rank) const {
+  absl::MutexLock lock(&mutex_);
+  const auto slot = slots_.find(rank);
+  if (slot == slots_.end() || slot->second.client == nullptr) return absl::nullopt;
+  return slot->second.client->ref();
+}
+
+v1::WorkerState RankTable::StateOf(const WorkerRef& ref) const {
+  absl::MutexLock lock(&mutex_);
+  const Slot* slot = Current(ref);
+  return slot == nullptr ? v1::WorkerState() : slot->state;
 }
 
 absl::optional<v1::HeldEngine> RankTable::Held(const WorkerRef& ref, uint64_t engine_uid) const {
@@ -150,15 +201,25 @@ absl::optional<v1::HeldEngine> RankTable::Held(const WorkerRef& ref, uint64_t en
   return absl::nullopt;
 }
 
-void RankTable::EndUndecided(absl::Time now) {
+std::vector<std::shared_ptr<WorkerClient>> RankTable::Clients() const {
+  absl::MutexLock lock(&mutex_);
   std::vector<std::shared_ptr<WorkerClient>> clients;
+  for (const auto& entry : slots_) {
+    if (entry.second.client != nullptr) clients.push_back(entry.second.client);
+  }
+  return clients;
+}
+
+void RankTable::EndCalls(const std::string& why) {
   {
     absl::MutexLock lock(&mutex_);
-    for (const Slot& slot : slots_) {
-      if (slot.client != nullptr) clients.push_back(slot.client);
-    }
+    if (ended_.empty()) ended_ = why;
   }
-  for (const auto& client : clients) client->EndUndecided(now);
+  for (const auto& client : Clients()) client->Lost(why);
+}
+
+void RankTable::EndUndecided(absl::Time now) {
+  for (const auto& client : Clients()) client->EndUndecided(now);
 }
 
 }  // namespace regroup

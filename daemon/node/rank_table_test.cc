@@ -37,5 +37,31 @@ TEST(RankTable, AwaitLost_TellsWhetherThatProcessIsGone) {
   EXPECT_TRUE(table.AwaitLost(ref, absl::Now()));
 }
 
+TEST(RankTable, AwaitReady_UnknownRank_SaysWhichThereAre) {
+  RankTable table(2);
+  table.AddRanks(5, 1, "b");
+  const auto awaited =
+      table.AwaitReady({1, 4}, absl::InfiniteFuture(), [] { return absl::OkStatus(); });
+  EXPECT_EQ(awaited.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(awaited.status().message(), "--ranks: rank 4 does not exist; allowed: 0-1,5");
+  EXPECT_EQ(RankTable(0)
+                .AwaitReady({0}, absl::InfiniteFuture(), [] { return absl::OkStatus(); })
+                .status()
+                .message(),
+            "--ranks: rank 0 does not exist; there is none");
+}
+
+// Whoever would kill a worker that does not answer asks first whether it lives.
+TEST(RankTable, EndCalls_NobodyIsReachedAnyMore) {
+  RankTable table(1);
+  const WorkerRef ref{0, 7};
+  table.Started(WorkerClient::Make(ref, "/nosuch"), 100);
+  ASSERT_TRUE(table.IsAlive(ref));
+  table.EndCalls("the primary is stopping");
+  EXPECT_FALSE(table.IsAlive(ref));
+  EXPECT_EQ(table.Find(ref).status().message(), "the primary is stopping");
+  EXPECT_EQ(table.Serving(0), ref) << "it is not lost";
+}
+
 }  // namespace
 }  // namespace regroup

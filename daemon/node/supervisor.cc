@@ -10,13 +10,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/node/steady_clock.h"
 #include "spdlog/spdlog.h"
 
 namespace regroup {
@@ -28,13 +28,6 @@ constexpr absl::Duration kLongestWait = absl::Milliseconds(500);
 int UsableCores() {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-// Not the wall clock, which may be set.
-absl::Time Now() {
-  return absl::FromChrono(std::chrono::system_clock::time_point(
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(
-          std::chrono::steady_clock::now().time_since_epoch())));
 }
 
 // Never 0, which means "none" in messages.
@@ -121,7 +114,7 @@ Supervisor::Supervisor(const SupervisorOptions& options, RankTable* table, Priva
       lifeline_write_(std::move(lifeline_write)),
       inbox_(std::make_shared<Inbox>()),
       slots_(options.ranks) {
-  for (int rank = 0; rank < options.ranks; ++rank) slots_[rank].rank = rank;
+  for (int i = 0; i < options.ranks; ++i) slots_[i].rank = options.first_rank + i;
 }
 
 Supervisor::~Supervisor() { KillAll(); }
@@ -194,7 +187,7 @@ void Supervisor::ForgiveOwnPause(absl::Time now) {
 void Supervisor::TakeAnswers(absl::Time now) {
   Inbox::Content content = inbox_->Take();
   for (Inbox::Answer& answer : content.answers) {
-    Slot& slot = slots_[answer.ref.rank];
+    Slot& slot = SlotOf(answer.ref.rank);
     if (slot.client == nullptr || !(slot.client->ref() == answer.ref))
       continue;  // an earlier process
     slot.asked = false;
@@ -214,7 +207,11 @@ void Supervisor::TakeAnswers(absl::Time now) {
     }
   }
   for (const Inbox::KillOrder& order : content.kills) {
-    Slot& slot = slots_[order.ref.rank];
+    if (order.ref.rank < options_.first_rank ||
+        order.ref.rank >= options_.first_rank + options_.ranks) {
+      continue;
+    }
+    Slot& slot = SlotOf(order.ref.rank);
     if (slot.client != nullptr && slot.client->ref() == order.ref) KillSlot(slot, order.reason);
   }
 }
@@ -302,7 +299,7 @@ void Supervisor::Wait(absl::Time until, const Hooks& hooks) {
     fds.push_back({running && slot.output_open ? slot.process->output_fd() : -1, POLLIN, 0});
   }
   const int64_t milliseconds =
-      absl::ToInt64Milliseconds(absl::Ceil(until - Now(), absl::Milliseconds(1)));
+      absl::ToInt64Milliseconds(absl::Ceil(until - SteadyNow(), absl::Milliseconds(1)));
   if (poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(milliseconds, 0))) <= 0)
     return;
   if (fds[1].revents != 0) {
@@ -328,10 +325,10 @@ void Supervisor::ReportReady(const Hooks& hooks) {
 absl::Status Supervisor::Run(const Hooks& hooks) {
   absl::Status status;
   absl::Time next = absl::InfinitePast();
-  looked_ = Now();
+  looked_ = SteadyNow();
   while (status.ok() && !inbox_->stopped()) {
     Wait(next, hooks);
-    const absl::Time now = Now();
+    const absl::Time now = SteadyNow();
     ForgiveOwnPause(now);
     TakeAnswers(now);
     for (Slot& slot : slots_) {

@@ -23,6 +23,7 @@ namespace regroup {
 
 struct SupervisorOptions {
   int ranks = 0;
+  int first_rank = 0;
   std::string worker_binary;  // absolute path
   std::string device = "cpu";
   std::string host = "127.0.0.1";  // at which workers reach each other
@@ -47,7 +48,7 @@ class Supervisor {
   };
 
   // Makes the private folder of the workers' sockets, and removes those that killed daemons left.
-  // `table` outlives the supervisor and has options.ranks ranks. Errors: INTERNAL, naming the
+  // `table` outlives the supervisor and has the ranks. Errors: INTERNAL, naming the
   // folder.
   static absl::StatusOr<std::unique_ptr<Supervisor>> Make(const SupervisorOptions& options,
                                                           RankTable* table);
@@ -90,6 +91,9 @@ class Supervisor {
 
   Supervisor(const SupervisorOptions& options, RankTable* table, PrivateDir folder,
              Fd lifeline_read, Fd lifeline_write);
+
+  // Of a rank of this node.
+  Slot& SlotOf(int rank) { return slots_[rank - options_.first_rank]; }
 
   absl::Status Start(Slot& slot, absl::Time now);
   void Ask(Slot& slot, absl::Time now);

@@ -60,11 +60,23 @@ absl::Status RankLostError(int rank, const std::string& how) {
 
 std::shared_ptr<WorkerClient> WorkerClient::Make(WorkerRef ref, const std::string& socket_path) {
   KeepCallbackThreads();
-  return std::shared_ptr<WorkerClient>(new WorkerClient(ref, socket_path));
+  return std::shared_ptr<WorkerClient>(
+      new WorkerClient(ref, Connect(socket_path), /*remote=*/false, kVerdictWait));
 }
 
-WorkerClient::WorkerClient(WorkerRef ref, const std::string& socket_path)
-    : ref_(ref), stub_(v1::Worker::NewStub(Connect(socket_path))) {}
+std::shared_ptr<WorkerClient> WorkerClient::MakeRemote(
+    WorkerRef ref, const std::shared_ptr<grpc::Channel>& channel, absl::Duration verdict_wait) {
+  KeepCallbackThreads();
+  return std::shared_ptr<WorkerClient>(
+      new WorkerClient(ref, channel, /*remote=*/true, verdict_wait));
+}
+
+WorkerClient::WorkerClient(WorkerRef ref, const std::shared_ptr<grpc::Channel>& channel,
+                           bool remote, absl::Duration verdict_wait)
+    : ref_(ref),
+      stub_(v1::Worker::NewStub(channel)),
+      remote_(remote),
+      verdict_wait_(verdict_wait) {}
 
 bool WorkerClient::Begin(std::shared_ptr<grpc::ClientContext> context, absl::Status* lost) {
   absl::MutexLock lock(&mutex_);
@@ -103,6 +115,10 @@ void WorkerClient::Call(Request request, absl::Duration timeout, bool wait_for_r
   state->request = std::move(request);
   state->context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   state->context.set_wait_for_ready(wait_for_ready);
+  if (remote_) {
+    state->context.AddMetadata(kRankKey, absl::StrCat(ref_.rank));
+    state->context.AddMetadata(kIncarnationKey, absl::StrCat(ref_.incarnation));
+  }
   const std::shared_ptr<grpc::ClientContext> context(state, &state->context);
   absl::Status lost;
   if (!Begin(context, &lost)) {
@@ -183,7 +199,7 @@ void WorkerClient::EndUndecided(absl::Time now) {
     absl::MutexLock lock(&mutex_);
     std::vector<Undecided> early;
     for (Undecided& call : undecided_) {
-      (call.since + kVerdictWait <= now ? late : early).push_back(std::move(call));
+      (call.since + verdict_wait_ <= now ? late : early).push_back(std::move(call));
     }
     undecided_.swap(early);
   }

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "grpcpp/channel.h"
 #include "regroup/v1/worker.grpc.pb.h"
 
 namespace regroup {
@@ -29,6 +30,10 @@ inline bool operator==(const WorkerRef& a, const WorkerRef& b) {
   return a.rank == b.rank && a.incarnation == b.incarnation;
 }
 
+// The metadata by which a call to another daemon names its worker.
+inline constexpr char kRankKey[] = "regroup-rank";
+inline constexpr char kIncarnationKey[] = "regroup-incarnation";
+
 // UNAVAILABLE with reason RANK_LOST; `how` is the message: "rank 2 (pid 123) was killed by
 // SIGKILL".
 absl::Status RankLostError(int rank, const std::string& how);
@@ -39,7 +44,7 @@ absl::Status RankLostError(int rank, const std::string& how);
 //
 // Errors beyond the worker's own: UNAVAILABLE with RANK_LOST, saying how the process ended;
 // DEADLINE_EXCEEDED. A call whose connection breaks waits for the word on how the process ended
-// (Lost), at most kVerdictWait.
+// (Lost), at most kVerdictWait, or what MakeRemote was given.
 class WorkerClient : public std::enable_shared_from_this<WorkerClient> {
  public:
   template <typename T>
@@ -49,6 +54,12 @@ class WorkerClient : public std::enable_shared_from_this<WorkerClient> {
 
   // Connects when the first call is made; the socket need not exist yet.
   static std::shared_ptr<WorkerClient> Make(WorkerRef ref, const std::string& socket_path);
+
+  // By way of the daemon of the worker's node. Not only a worker's end breaks such a connection:
+  // `verdict_wait` is as long as it takes to know that a node is lost.
+  static std::shared_ptr<WorkerClient> MakeRemote(WorkerRef ref,
+                                                  const std::shared_ptr<grpc::Channel>& channel,
+                                                  absl::Duration verdict_wait);
 
   const WorkerRef& ref() const { return ref_; }
 
@@ -65,7 +76,8 @@ class WorkerClient : public std::enable_shared_from_this<WorkerClient> {
   // The process ended as `how` says: ends all calls, present and future, with RankLostError.
   void Lost(const std::string& how);
 
-  // Ends calls whose connection broke more than kVerdictWait before `now`. Called now and then.
+  // Ends calls whose connection broke more than the verdict's wait before `now`. Called now and
+  // then.
   void EndUndecided(absl::Time now);
 
  private:
@@ -75,7 +87,8 @@ class WorkerClient : public std::enable_shared_from_this<WorkerClient> {
     absl::Status broken;  // what the connection said
   };
 
-  WorkerClient(WorkerRef ref, const std::string& socket_path);
+  WorkerClient(WorkerRef ref, const std::shared_ptr<grpc::Channel>& channel, bool remote,
+               absl::Duration verdict_wait);
 
   // Runs `start(context, request, response, callback)`, one of the stub's asynchronous methods.
   template <typename Request, typename Response, typename Start>
@@ -90,6 +103,8 @@ class WorkerClient : public std::enable_shared_from_this<WorkerClient> {
 
   const WorkerRef ref_;
   const std::unique_ptr<v1::Worker::Stub> stub_;
+  const bool remote_;
+  const absl::Duration verdict_wait_;
   absl::Mutex mutex_;
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   std::string how_ ABSL_GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/worker/proto_convert.h"
 #include "engine/group/comm_status.h"
+#include "engine/model/load.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -34,13 +35,43 @@ absl::StatusOr<v1::CommandResult> Commands::Run(const v1::Command& command) {
     engine->bytes_done = 0;
     engine->bytes_total = 0;
     if (engine->inference != nullptr) engine->ForgetAbort();
+    engine->SetRunning(name);
   }
   engine = nullptr;
   v1::CommandResult result;
   const absl::Status status = CatchStatus(absl::StrCat("rank ", identity_.rank, ", ", name),
                                           [&] { return Dispatch(command, &result); });
+  const bool broken = !status.ok() && NoteFailure(command.engine_uid(), status);
+  UpdateStandings();
   if (status.ok()) return result;
-  return WithErrorDetail(status, engine_name, name, NoteFailure(command.engine_uid(), status));
+  return WithErrorDetail(status, engine_name, name, broken);
+}
+
+void Commands::UpdateStandings() const {
+  for (const std::shared_ptr<HeldEngine>& engine : table_->List()) {
+    v1::Standing standing;
+    standing.set_formed(engine->formed() && !engine->is_guest);
+    standing.set_failed(!engine->failure.ok());
+    for (int rank : engine->spec.layout.ranks) standing.add_ranks(rank);
+    const std::shared_ptr<Trainer> trainer = engine->trainer();
+    const EngineState* state = trainer != nullptr             ? &trainer->state()
+                               : engine->inference != nullptr ? &engine->inference->state()
+                                                              : nullptr;
+    if (state != nullptr) {
+      standing.set_step(state->step);
+      standing.set_data_position(state->data_position);
+      standing.set_weights_version(state->weights_version);
+    }
+    if (engine->pending != nullptr) {
+      v1::PendingMove& move = *standing.mutable_move();
+      move.set_verified(engine->pending->verified);
+      move.set_generation(engine->pending->generation);
+      move.set_destination_uid(engine->pending->is_sync ? engine->pending->destination_uid : 0);
+      move.set_weights_version(engine->pending->options.weights_version);
+    }
+    engine->SetStanding(std::move(standing));
+    engine->SetRunning("");
+  }
 }
 
 bool Commands::NoteFailure(uint64_t uid, const absl::Status& status) {
@@ -84,6 +115,11 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
       if (absl::Status status = CheckNotMoving(**engine); !status.ok()) return status;
       return TrainStep(engine->get(), result->mutable_train_step());
     }
+    case v1::Command::kCheckExport: {
+      const auto engine = Formed(uid);
+      if (!engine.ok()) return engine.status();
+      return ExportWriter::Check(command.check_export().directory());
+    }
     case v1::Command::kExportEngine: {
       const auto engine = Formed(uid);
       if (!engine.ok()) return engine.status();
@@ -91,19 +127,24 @@ absl::Status Commands::Dispatch(const v1::Command& command, v1::CommandResult* r
       return ExportEngine(engine->get(), command.export_engine(), result->mutable_export_engine());
     }
     case v1::Command::kStartGeneration: {
-      const auto engine = FormedInference(uid);
+      const auto engine = FormedIdle(uid);
       if (!engine.ok()) return engine.status();
       return StartGeneration(engine->get(), command.start_generation());
     }
     case v1::Command::kDecodeToken: {
-      const auto engine = FormedInference(uid);
+      const auto engine = FormedIdle(uid);
       if (!engine.ok()) return engine.status();
       return DecodeToken(engine->get(), result->mutable_decode_token());
     }
     case v1::Command::kEndGeneration: {
-      const auto engine = FormedInference(uid);
+      const auto engine = FormedIdle(uid);
       if (!engine.ok()) return engine.status();
       return EndGeneration(engine->get());
+    }
+    case v1::Command::kSetSettings: {
+      const auto engine = FormedIdle(uid);
+      if (!engine.ok()) return engine.status();
+      return SetSettings(engine->get(), command.set_settings());
     }
     case v1::Command::COMMAND_NOT_SET:
       break;
@@ -151,6 +192,13 @@ absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::FormedInference(uint64_t u
     return absl::FailedPreconditionError(absl::StrCat(
         "engine ", (*engine)->spec.name, " is a trainer; allowed: an engine of role infer"));
   }
+  return engine;
+}
+
+absl::StatusOr<std::shared_ptr<HeldEngine>> Commands::FormedIdle(uint64_t uid) const {
+  auto engine = Formed(uid);
+  if (!engine.ok()) return engine;
+  if (absl::Status status = CheckNotMoving(**engine); !status.ok()) return status;
   return engine;
 }
 

@@ -41,6 +41,11 @@ class Commands {
   absl::StatusOr<std::shared_ptr<HeldEngine>> Formed(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedTrainer(uint64_t uid) const;
   absl::StatusOr<std::shared_ptr<HeldEngine>> FormedInference(uint64_t uid) const;
+  // Of either role, while no move holds its state.
+  absl::StatusOr<std::shared_ptr<HeldEngine>> FormedIdle(uint64_t uid) const;
+
+  // After a command: tells other threads how far each engine is now.
+  void UpdateStandings() const;
 
   // FAILED_PRECONDITION while a move holds the engine's state.
   absl::Status CheckNotMoving(const HeldEngine& engine) const;
@@ -52,6 +57,8 @@ class Commands {
                           v1::FormEngineResult* result);
   absl::Status BuildEngine(HeldEngine* engine, EngineState state, std::unique_ptr<Group> group);
   absl::Status DropEngine(uint64_t uid);
+
+  absl::Status SetSettings(HeldEngine* engine, const v1::SetSettings& request);
 
   // commands_train.cc
   absl::Status CheckTraining(HeldEngine* engine, const v1::CheckTraining& request,

@@ -4,23 +4,24 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "daemon/worker/commands.h"
 #include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
+#include "daemon/worker/spec_terms.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 
 namespace regroup {
 namespace {
 
-std::string OptimizerLine(const OptimizerSpec& spec) {
-  return absl::StrFormat(
-      "optimizer %s lr %.17g momentum %.17g betas %.17g %.17g eps %.17g decay %.17g",
-      OptimizerName(spec.kind), spec.learning_rate, spec.momentum, spec.beta1, spec.beta2, spec.eps,
-      spec.weight_decay);
+// A folder may have another path on another machine: what it holds is what counts.
+std::string ModelTerm(const std::string& model) {
+  if (absl::StartsWith(model, "mlp:")) return absl::StrCat("model ", model);
+  return absl::StartsWith(model, "random:") ? "model random:" : "model of a folder";
 }
 
 // Everything that ranks of an engine must mean alike, a value a line.
@@ -28,19 +29,17 @@ std::vector<std::string> Terms(const HeldEngine& engine) {
   const EngineSpec& spec = engine.spec;
   std::vector<std::string> terms = {
       absl::StrCat("engine ", spec.name, " uid ", spec.uid),
-      absl::StrCat("model ", spec.model),
+      ModelTerm(spec.model),
       absl::StrCat("role ", spec.role == Role::kTrain ? "train" : "infer"),
       absl::StrCat("layout ", spec.layout.ToString()),
-      absl::StrFormat("clip norm %.17g", spec.clip_norm),
+      absl::StrCat("recompute ", static_cast<int>(spec.recompute)),
       absl::StrCat("seed ", spec.seed),
-      absl::StrCat("checks ", static_cast<int>(spec.checks)),
-      absl::StrCat("timeout ", absl::FormatDuration(spec.timeout)),
       absl::StrCat("computes ", engine.model->model->Signature()),
   };
   for (const std::string& term : engine.content_terms) {
     terms.push_back(absl::StrCat("content ", term));
   }
-  if (spec.role == Role::kTrain) terms.push_back(OptimizerLine(spec.optimizer));
+  for (std::string& term : SettingsTerms(spec)) terms.push_back(std::move(term));
   for (std::string& line : engine.table().Describe()) terms.push_back(std::move(line));
   return terms;
 }
@@ -163,6 +162,18 @@ absl::Status Commands::BuildEngine(HeldEngine* engine, EngineState state,
   engine->inference = *std::move(inference);
   engine->creation_group = std::move(group);
   engine->SetMemory(memory);
+  return absl::OkStatus();
+}
+
+absl::Status Commands::SetSettings(HeldEngine* engine, const v1::SetSettings& request) {
+  const absl::StatusOr<EngineSettings> settings = SettingsFromProto(request);
+  if (!settings.ok()) return settings.status();
+  if (const auto trainer = engine->trainer(); trainer != nullptr) {
+    if (absl::Status status = trainer->Set(*settings); !status.ok()) return status;
+    engine->spec.optimizer.learning_rate = settings->learning_rate;
+  }
+  engine->spec.checks = settings->checks;
+  engine->spec.timeout = settings->timeout;
   return absl::OkStatus();
 }
 

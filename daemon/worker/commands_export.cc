@@ -80,8 +80,7 @@ absl::Status Commands::ExportTrainer(HeldEngine* engine, const std::string& dire
   const std::shared_ptr<Trainer> trainer = engine->trainer();
   absl::StatusOr<std::unique_ptr<ExportWriter>> writer = nullptr;
   if (engine->spec.layout.lead() == identity_.rank) writer = StartWriter(engine, directory);
-  if (absl::Status status = Agree(trainer->group(), "export", {directory}, writer.status());
-      !status.ok()) {
+  if (absl::Status status = Agree(trainer->group(), "export", {}, writer.status()); !status.ok()) {
     return status;
   }
   if (absl::Status status = trainer->GatherTo(writer->get()); !status.ok()) return status;

@@ -11,8 +11,14 @@
 namespace regroup {
 namespace {
 
-// What the caches take counts as buffers, from when they are promised.
+Generator& GeneratorOf(const HeldEngine& engine) {
+  if (engine.inference != nullptr) return *engine.inference;
+  return *engine.trainer();  // the executor thread alone lets go of it
+}
+
+// What the caches take counts as buffers, from when they are promised. A trainer counts its own.
 void CountCaches(HeldEngine* engine) {
+  if (engine->inference == nullptr) return;
   MemoryUse memory = engine->memory();
   memory.buffers_bytes = engine->inference->cache_bytes();
   memory.peak_bytes = std::max(memory.peak_bytes, memory.weights_bytes + memory.buffers_bytes);
@@ -39,22 +45,23 @@ absl::Status Commands::StartGeneration(HeldEngine* engine, const v1::StartGenera
   options.top_k = request.top_k();
   options.seed = request.seed();
   options.stop_tokens.assign(request.stop_tokens().begin(), request.stop_tokens().end());
-  if (absl::Status status = engine->inference->StartGeneration(rows, options); !status.ok()) {
+  if (absl::Status status = GeneratorOf(*engine).StartGeneration(rows, options); !status.ok()) {
     return status;
   }
   const absl::Status admitted =
       AdmitMemory(absl::StrCat("generate: the key-value caches of ", rows.size(),
                                " prompts with --max-tokens=", request.max_tokens(), " in engine ",
                                engine->spec.name, " on rank ", identity_.rank),
-                  engine->inference->cache_bytes(), AvailableMemoryBytes());
-  if (!admitted.ok()) engine->inference->EndGeneration();
+                  GeneratorOf(*engine).cache_bytes(), AvailableMemoryBytes());
+  if (!admitted.ok()) GeneratorOf(*engine).EndGeneration();
   CountCaches(engine);
   return admitted;
 }
 
 absl::Status Commands::DecodeToken(HeldEngine* engine, v1::DecodeTokenResult* result) {
+  Generator& generator = GeneratorOf(*engine);
   const absl::StatusOr<std::vector<RowToken>> tokens =
-      engine->inference->DecodeToken([engine] { return engine->aborted(); });
+      generator.DecodeToken([engine] { return engine->aborted(); });
   CountCaches(engine);
   if (!tokens.ok()) return tokens.status();
   for (const RowToken& token : *tokens) {
@@ -64,13 +71,13 @@ absl::Status Commands::DecodeToken(HeldEngine* engine, v1::DecodeTokenResult* re
     out->set_logprob(token.logprob);
     out->set_finish_reason(FinishToProto(token.finish));
   }
-  result->set_unfinished(engine->inference->unfinished());
-  result->set_weights_version(engine->inference->state().weights_version);
+  result->set_unfinished(generator.unfinished());
+  result->set_weights_version(generator.state().weights_version);
   return absl::OkStatus();
 }
 
 absl::Status Commands::EndGeneration(HeldEngine* engine) {
-  engine->inference->EndGeneration();
+  GeneratorOf(*engine).EndGeneration();
   CountCaches(engine);
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include "daemon/worker/commands.h"
 #include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
+#include "daemon/worker/spec_terms.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 
@@ -139,6 +140,9 @@ absl::Status Commands::AgreeMove(uint64_t uid, const v1::AgreeMove& request) {
       absl::StrCat("computes ", engine->model->model->Signature())};
   absl::Status local;
   if (!pending.is_sync) {
+    // Who holds the engine builds the new layout from its own spec, who does not from the
+    // primary's.
+    for (std::string& term : SettingsTerms(engine->spec)) terms.push_back(std::move(term));
     for (const std::string& term : engine->content_terms) {
       terms.push_back(absl::StrCat("content ", term));
     }
@@ -222,14 +226,16 @@ absl::Status Commands::CommitMove(uint64_t uid) {
   }
   if (pending.is_sync) {
     if (pending.inference != nullptr) {
+      // A replica that was dropped in the meantime needs no weights; the source goes on anyway.
       const auto replica = FormedInference(pending.destination_uid);
-      if (!replica.ok()) return replica.status();
-      MemoryUse memory = (*replica)->memory();
-      memory.weights_bytes = WeightsBytes(pending.inference->state());
-      memory.peak_bytes = std::max(memory.peak_bytes, TotalBytes(memory) + memory.weights_bytes);
-      memory.buffers_bytes = 0;  // a generation under way ends with the old weights
-      (*replica)->inference = std::move(pending.inference);
-      (*replica)->SetMemory(memory);
+      if (replica.ok()) {
+        MemoryUse memory = (*replica)->memory();
+        memory.weights_bytes = WeightsBytes(pending.inference->state());
+        memory.peak_bytes = std::max(memory.peak_bytes, TotalBytes(memory) + memory.weights_bytes);
+        memory.buffers_bytes = 0;  // a generation under way ends with the old weights
+        (*replica)->inference = std::move(pending.inference);
+        (*replica)->SetMemory(memory);
+      }
     }
     engine->SetMove(nullptr);
     engine->pending = nullptr;

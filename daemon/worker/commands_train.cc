@@ -27,13 +27,16 @@ absl::Status AdmitStep(const HeldEngine& engine, const v1::CheckTraining& reques
   const int64_t parts = std::max<int64_t>(request.accumulate(), 1);
   const int64_t of_part = (request.batch() + parts - 1) / parts;
   const int64_t rows = (of_part + ranks - 1) / ranks;
+  const Model& model = *engine.model->model;
+  const int64_t seq = std::max<int64_t>(request.seq(), 1);
+  const int64_t activations = engine.spec.recompute ? model.RecomputedActivationBytes(rows, seq)
+                                                    : model.ActivationBytes(rows, seq);
   return AdmitMemory(
       absl::StrCat("a step of engine ", engine.spec.name, " with --batch=", request.batch(),
                    request.seq() > 0 ? absl::StrCat(" and --seq=", request.seq()) : "",
                    parts > 1 ? absl::StrCat(" and --accumulate=", parts) : "", " (", rows,
                    " rows at once on rank ", rank, ")"),
-      engine.model->model->ActivationBytes(rows, std::max<int64_t>(request.seq(), 1)),
-      AvailableMemoryBytes());
+      StepBytes(model.table(), engine.spec.layout, activations, parts), AvailableMemoryBytes());
 }
 
 }  // namespace

@@ -50,6 +50,23 @@ std::shared_ptr<Move> HeldEngine::move() const {
   return move_;
 }
 
+void HeldEngine::SetStanding(v1::Standing standing) {
+  absl::MutexLock lock(&mutex_);
+  standing_ = std::move(standing);
+}
+
+void HeldEngine::SetRunning(const std::string& command) {
+  absl::MutexLock lock(&mutex_);
+  running_ = command;
+}
+
+v1::Standing HeldEngine::standing() const {
+  absl::MutexLock lock(&mutex_);
+  v1::Standing standing = standing_;
+  standing.set_running(running_);
+  return standing;
+}
+
 void HeldEngine::Abort(const absl::Status& reason, bool move_only) {
   std::shared_ptr<Trainer> trainer;
   std::shared_ptr<Move> move;

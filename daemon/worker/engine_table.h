@@ -22,6 +22,7 @@
 #include "engine/model/load.h"
 #include "engine/relayout/move.h"
 #include "engine/train/trainer.h"
+#include "regroup/v1/worker.pb.h"
 
 namespace regroup {
 
@@ -50,7 +51,9 @@ class HeldEngine {
              std::vector<std::string> content_terms, bool is_guest = false);
 
   // A trainer's hooks point to its model, so the model goes last.
-  const EngineSpec spec;
+  // The executor changes its settings (learning rate, checks, timeout); other threads read the
+  // rest.
+  EngineSpec spec;
   const std::shared_ptr<LoadedModel> model;
   const std::vector<std::string> content_terms;  // of the weight source
   const bool is_guest;
@@ -90,6 +93,11 @@ class HeldEngine {
   // An inference engine is whole after any abort: what comes later has nothing to do with it.
   void ForgetAbort() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // What a primary that restarts has to know; brought up to date by the executor.
+  void SetStanding(v1::Standing standing) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetRunning(const std::string& command) ABSL_LOCKS_EXCLUDED(mutex_);
+  v1::Standing standing() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Progress of the running command.
   std::atomic<int64_t> bytes_done{0};
   std::atomic<int64_t> bytes_total{0};
@@ -102,6 +110,8 @@ class HeldEngine {
   MemoryUse memory_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Move> move_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const absl::Status&)> abort_hook_ ABSL_GUARDED_BY(mutex_);
+  v1::Standing standing_ ABSL_GUARDED_BY(mutex_);
+  std::string running_ ABSL_GUARDED_BY(mutex_);
   absl::Status engine_abort_ ABSL_GUARDED_BY(mutex_);
   absl::Status move_abort_ ABSL_GUARDED_BY(mutex_);
 };

@@ -90,6 +90,16 @@ int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout) {
   return shards * kGradientBytes + largest * (2 * DTypeBytes(table.dtype()) + 3 * kGradientBytes);
 }
 
+int64_t StepBytes(const ParamTable& table, const Layout& layout, int64_t activations,
+                  int64_t accumulate) {
+  if (accumulate <= 1) return activations;
+  int64_t largest = 0;
+  for (const Unit& unit : table.units()) {
+    largest = std::max(largest, ShardSize(unit.numel, layout.size()));
+  }
+  return activations + 2 * largest * kGradientBytes;
+}
+
 int64_t ControlGroupBytes(absl::string_view self, const std::string& mount) {
   int64_t left = -1;
   for (const absl::string_view line : absl::StrSplit(self, '\n')) {

@@ -24,6 +24,12 @@ int TrainerTensors(const ParamTable& table, const OptimizerSpec& optimizer);
 // gather buffers and three gradient buffers of the largest unit.
 int64_t TrainerBufferBytes(const ParamTable& table, const Layout& layout);
 
+// Bytes beside them that a step of `accumulate` micro-batches needs on one rank: `activations` of
+// one of them, and if there are several two fp32 buffers of the largest shard, for gradients that
+// are on their way to be added to those of the micro-batches before.
+int64_t StepBytes(const ParamTable& table, const Layout& layout, int64_t activations,
+                  int64_t accumulate);
+
 // What this process can still take: MemAvailable of the machine, or what its control groups leave
 // if that is less. -1 if neither can be read.
 int64_t AvailableMemoryBytes();

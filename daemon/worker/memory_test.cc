@@ -59,6 +59,14 @@ TEST(MemoryTest, TrainerBufferBytes_GradientsAndBuffersOfTheLargestUnit) {
   EXPECT_EQ(TrainerBufferBytes(TwoUnits(DType::kBf16), Two()), 80 * 4 + 128 * (2 * 2 + 3 * 4));
 }
 
+TEST(MemoryTest, StepBytes_SeveralMicroBatches_CountTwoBuffersOfTheLargestShard) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    EXPECT_EQ(StepBytes(TwoUnits(dtype), Two(), 1000, 1), 1000);
+    EXPECT_EQ(StepBytes(TwoUnits(dtype), Two(), 1000, 2), 1000 + 2 * 64 * 4);
+    EXPECT_EQ(StepBytes(TwoUnits(dtype), Two(), 1000, 8), 1000 + 2 * 64 * 4);
+  }
+}
+
 TEST(MemoryTest, Admit_TooLittle_GivesBothNumbers) {
   EXPECT_TRUE(AdmitMemory("engine a on rank 1", 10, 10).ok());
   EXPECT_TRUE(AdmitMemory("engine a on rank 1", 10, -1).ok());

@@ -92,12 +92,18 @@ absl::StatusOr<OptimizerSpec> OptimizerFromProto(const v1::OptimizerSpec& proto)
 }
 
 absl::Status CheckAvailable(const v1::EngineSpec& proto) {
-  if (proto.recompute()) return NotAvailable("recompute");
   if (proto.shard_over_size() > 0) return NotAvailable("shard_over");
   if (!proto.device().empty() && proto.device() != "cpu") {
     return NotAvailable(absl::StrCat("device ", proto.device()));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> TimeoutFromProto(const google::protobuf::Duration& proto) {
+  const absl::Duration timeout = absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+  if (timeout > absl::ZeroDuration()) return timeout;
+  return absl::InvalidArgumentError(
+      absl::StrCat("timeout ", absl::FormatDuration(timeout), "; allowed: more than 0s"));
 }
 
 v1::ErrorReason ReasonFor(const absl::Status& status) {
@@ -171,19 +177,29 @@ absl::StatusOr<EngineSpec> SpecFromProto(const v1::EngineSpec& proto, uint64_t u
         absl::StrCat("clip norm ", proto.clip_norm(), "; allowed: 0 (off) or more"));
   }
   spec.clip_norm = proto.clip_norm();
+  spec.recompute = proto.recompute();
   spec.seed = proto.seed();
   const absl::StatusOr<CheckLevel> checks = ChecksFromProto(proto.checks());
   if (!checks.ok()) return checks.status();
   spec.checks = *checks;
   if (proto.has_timeout()) {
-    spec.timeout =
-        absl::Seconds(proto.timeout().seconds()) + absl::Nanoseconds(proto.timeout().nanos());
-    if (spec.timeout <= absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("timeout ", absl::FormatDuration(spec.timeout), "; allowed: more than 0s"));
-    }
+    const absl::StatusOr<absl::Duration> timeout = TimeoutFromProto(proto.timeout());
+    if (!timeout.ok()) return timeout.status();
+    spec.timeout = *timeout;
   }
   return spec;
+}
+
+absl::StatusOr<EngineSettings> SettingsFromProto(const v1::SetSettings& proto) {
+  EngineSettings settings;
+  settings.learning_rate = proto.learning_rate();
+  const absl::StatusOr<CheckLevel> checks = ChecksFromProto(proto.checks());
+  if (!checks.ok()) return checks.status();
+  settings.checks = *checks;
+  const absl::StatusOr<absl::Duration> timeout = TimeoutFromProto(proto.timeout());
+  if (!timeout.ok()) return timeout.status();
+  settings.timeout = *timeout;
+  return settings;
 }
 
 v1::DType DTypeToProto(DType dtype) {

@@ -14,6 +14,7 @@
 #include "engine/zero/trace.h"
 #include "regroup/v1/control.pb.h"
 #include "regroup/v1/layout.pb.h"
+#include "regroup/v1/worker.pb.h"
 
 namespace regroup {
 
@@ -23,6 +24,9 @@ absl::StatusOr<Layout> LayoutFromProto(const v1::Layout& proto, Placement placem
 // Errors: INVALID_ARGUMENT naming the field, the value and what is allowed; UNIMPLEMENTED for what
 // is not available in this version.
 absl::StatusOr<EngineSpec> SpecFromProto(const v1::EngineSpec& proto, uint64_t uid);
+
+// Errors: as SpecFromProto.
+absl::StatusOr<EngineSettings> SettingsFromProto(const v1::SetSettings& proto);
 
 v1::DType DTypeToProto(DType dtype);
 v1::FinishReason FinishToProto(Finish finish);

@@ -222,6 +222,38 @@ TEST(WorkerMoveTest, Agree_PrimaryWithAnotherStep_IsAbortedAndRolledBack) {
   EXPECT_EQ(cluster.Train(1, {0}, 1).size(), 1u);
 }
 
+// A primary that ended between the ranks' agreement on settings and its own row sends old ones.
+TEST(WorkerMoveTest, Agree_PrimaryWithOtherSettings_IsAbortedAndTheOldLayoutGoesOn) {
+  WorkerCluster cluster(2);
+  const v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0});
+  cluster.Create(1, spec);
+  cluster.Train(1, {0}, 1);
+  v1::EngineSpec other_rate = spec, other_clip = spec, other_checks = spec, other_timeout = spec;
+  other_rate.mutable_optimizer()->set_learning_rate(0.125);
+  other_clip.set_clip_norm(0.5);
+  other_checks.set_checks(v1::CHECK_LEVEL_FULL);
+  other_timeout.mutable_timeout()->set_seconds(21);
+  struct Case {
+    v1::EngineSpec spec;
+    std::string held, sent;
+  };
+  for (const Case& c : {Case{other_rate, "adamw lr 0.01", "adamw lr 0.125"},
+                        Case{other_clip, "'clip norm 0'", "'clip norm 0.5'"},
+                        Case{other_checks, "'checks 1'", "'checks 2'"},
+                        Case{other_timeout, "'timeout 20s'", "'timeout 21s'"}}) {
+    MoveDriver move(&cluster, 1, c.spec, {0, 1}, {1, 2});
+    ASSERT_TRUE(FirstError(move.Prepare()).ok());
+    for (const auto& [rank, result] : move.Agree()) {
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted) << result.status();
+      EXPECT_THAT(std::string(result.status().message()),
+                  ::testing::AllOf(HasSubstr(c.held), HasSubstr(c.sent)));
+    }
+    ASSERT_TRUE(FirstError(move.RollBack()).ok());
+    EXPECT_EQ(cluster.Engines(1).size(), 0u);
+  }
+  EXPECT_EQ(cluster.Train(1, {0}, 1).size(), 1u);
+}
+
 // Rank 1 never agrees: the move is cancelled on rank 0, its engine is as it was.
 TEST(WorkerMoveTest, Abort_MoveOnly_EndsTheMoveAndSparesTheEngine) {
   WorkerCluster cluster(2);
@@ -284,6 +316,26 @@ TEST_P(SyncTest, Sync_AfterTraining_ReplicasHaveTheTrainersWeights) {
   }
   EXPECT_EQ(cluster.Train(1, {0, 1}, 1).size(), 1u);
   EXPECT_EQ(cluster.Export(2, replicas), trained);
+}
+
+// Between the move and its commit: the source has nothing to wait for any more.
+TEST(WorkerMoveTest, Sync_ReplicaDroppedBeforeTheCommit_TheTrainerGoesOn) {
+  WorkerCluster cluster(2);
+  const v1::EngineSpec spec = WorkerCluster::TrainerSpec("actor", {0, 1});
+  cluster.Create(1, spec);
+  v1::EngineSpec infer = WorkerCluster::TrainerSpec("rollout", {0, 1});
+  infer.set_role(v1::ROLE_INFER);
+  cluster.Create(2, infer);
+  MoveDriver sync(&cluster, 1, spec, {0, 1}, {0, 1});
+  sync.Sync(2);
+  for (const auto& phase : {&MoveDriver::Prepare, &MoveDriver::Agree, &MoveDriver::Run}) {
+    ASSERT_TRUE(FirstError((sync.*phase)()).ok());
+  }
+  v1::Command drop;
+  drop.mutable_drop_engine();
+  ASSERT_TRUE(FirstError(cluster.ExecuteOn({1}, 2, drop)).ok());
+  EXPECT_TRUE(FirstError(sync.Commit()).ok());
+  EXPECT_EQ(cluster.Train(1, {0, 1}, 1).size(), 1u);
 }
 
 TEST(WorkerMoveTest, Sync_OtherModel_IsRefused) {

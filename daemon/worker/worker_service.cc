@@ -65,6 +65,15 @@ void WorkerService::FillState(v1::WorkerState* state) const {
     held->set_bytes_done(engine->bytes_done);
     held->set_bytes_total(engine->bytes_total);
     const MemoryUse memory = engine->memory();
+    // In this order: a command that ends in between is still counted, not already forgotten.
+    int commands = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto unended = unended_.find(engine->spec.uid);
+      if (unended != unended_.end()) commands = unended->second;
+    }
+    *held->mutable_standing() = engine->standing();
+    held->mutable_standing()->set_commands(commands);
     held->mutable_memory()->set_rank(identity_.rank);
     held->mutable_memory()->set_weights_bytes(memory.weights_bytes);
     held->mutable_memory()->set_optimizer_bytes(memory.optimizer_bytes);
@@ -104,10 +113,12 @@ grpc::ServerUnaryReactor* WorkerService::Execute(grpc::CallbackServerContext* co
   if (status.ok()) status = CheckIncarnation(request->incarnation());
   if (!status.ok()) return Reply(context, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  CountCommand(request->engine_uid(), 1);
   executor_->Post([this, context, request, response, reactor] {
     // Nobody waits for a command whose caller gave up before it began; one that began runs to its
     // end.
     if (context->IsCancelled()) {
+      CountCommand(request->engine_uid(), -1);
       reactor->Finish(ToGrpc(MakeError(absl::StatusCode::kCancelled,
                                        "the caller gave up before the command began",
                                        v1::ERROR_REASON_CANCELLED)));
@@ -117,9 +128,17 @@ grpc::ServerUnaryReactor* WorkerService::Execute(grpc::CallbackServerContext* co
     const absl::Status status = result.status();
     if (status.ok()) *response = *std::move(result);
     ++commands_done_;
+    CountCommand(request->engine_uid(), -1);
     reactor->Finish(ToGrpc(status));
   });
   return reactor;
+}
+
+void WorkerService::CountCommand(uint64_t uid, int change) {
+  absl::MutexLock lock(&mutex_);
+  int& count = unended_[uid];
+  count += change;
+  if (count == 0) unended_.erase(uid);
 }
 
 grpc::ServerUnaryReactor* WorkerService::Abort(grpc::CallbackServerContext* context,

@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "daemon/worker/commands.h"
 #include "daemon/worker/engine_table.h"
 #include "daemon/worker/executor.h"
@@ -40,6 +43,7 @@ class WorkerService final : public v1::Worker::CallbackService {
   absl::Status CheckIncarnation(uint64_t incarnation) const;
   absl::Status Open(const v1::OpenRendezvousRequest& request, v1::Rendezvous* response);
   void FillState(v1::WorkerState* state) const;
+  void CountCommand(uint64_t uid, int change);
   absl::Status FillTrace(uint64_t uid, v1::EngineTrace* trace) const;
 
   const WorkerIdentity identity_;
@@ -47,6 +51,8 @@ class WorkerService final : public v1::Worker::CallbackService {
   Commands* const commands_;
   Executor* const executor_;
   std::atomic<int64_t> commands_done_{0};
+  mutable absl::Mutex mutex_;
+  std::map<uint64_t, int> unended_ ABSL_GUARDED_BY(mutex_);  // by engine: those not over
 };
 
 }  // namespace regroup

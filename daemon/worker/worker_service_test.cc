@@ -365,7 +365,7 @@ TEST(WorkerServiceTest, Prepare_WrongSpecs_AreRefusedAndNothingIsHeld) {
   spec.mutable_layout()->set_ranks(0, 5);
   expect_refused(spec, absl::StatusCode::kInvalidArgument, "rank 0 is not one of");
   spec = good;
-  spec.set_recompute(true);
+  spec.add_shard_over("x:dp");
   expect_refused(spec, absl::StatusCode::kUnimplemented, "not available in this version");
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/data/json_dataset.h"
+#include "engine/data/masked_dataset.h"
 #include "engine/data/token_dataset.h"
 #include "engine/group/comm_status.h"
 #include "engine/model/input_file.h"
@@ -19,7 +20,9 @@ namespace {
 
 constexpr int64_t kDigestedAtEachEnd = 64 << 10;
 
-absl::StatusOr<std::string> DigestOf(const InputFile& file) {
+constexpr int64_t kDigestedAtOnce = 1 << 20;
+
+absl::StatusOr<std::string> DigestOfEnds(const InputFile& file) {
   const int64_t size = file.size();
   const int64_t count = std::min(kDigestedAtEachEnd, size);
   std::string text(2 * count, '\0');
@@ -30,11 +33,24 @@ absl::StatusOr<std::string> DigestOf(const InputFile& file) {
                          XXH3_64bits_withSeed(text.data(), text.size(), size));
 }
 
-// Opens the file by its kind, which its ending gives.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenRows(std::unique_ptr<InputFile> file, int token_bytes,
-                                                  int64_t seq, const ModelLimits& limits) {
-  if (token_bytes == 0) return OpenJsonRows(*file, limits);
-  return OpenTokens(std::move(file), token_bytes, seq, limits);
+// What the loss is divided by may depend on any byte.
+absl::StatusOr<std::string> DigestOfAll(const InputFile& file) {
+  const int64_t size = file.size();
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  if (state == nullptr) return absl::ResourceExhaustedError("no memory for a digest");
+  XXH3_64bits_reset_withSeed(state.get(), size);
+  std::string text(std::min(kDigestedAtOnce, size), '\0');
+  for (int64_t at = 0; at < size; at += kDigestedAtOnce) {
+    const int64_t count = std::min(kDigestedAtOnce, size - at);
+    const absl::Status read = file.ReadAt(at, count, text.data());
+    if (!read.ok()) return WithReason(read, "DATA");
+    XXH3_64bits_update(state.get(), text.data(), count);
+  }
+  // Neither these bytes nor the rows that were read before are of another version of the file.
+  const absl::Status unchanged = file.CheckUnchanged();
+  if (!unchanged.ok()) return WithReason(unchanged, "DATA");
+  return absl::StrFormat("%d bytes, %016x", size, XXH3_64bits_digest(state.get()));
 }
 
 }  // namespace
@@ -47,14 +63,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, 
   const int token_bytes = absl::EndsWith(path, ".u16.bin")   ? 2
                           : absl::EndsWith(path, ".u32.bin") ? 4
                                                              : 0;
-  if (limits.is_language_model && token_bytes == 0) {
-    if (is_json) {
-      return absl::UnimplementedError(
-          absl::StrCat("not available in this version: --data=", path,
-                       " (.jsonl for a language model); allowed: *.u16.bin, *.u32.bin"));
-    }
+  if (limits.is_language_model && token_bytes == 0 && !is_json) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--data=", path, ": must be named *.u16.bin or *.u32.bin for a language model"));
+        "--data=", path, ": must be named *.u16.bin, *.u32.bin or *.jsonl for a language model"));
   }
   if (!limits.is_language_model && !is_json) {
     return absl::InvalidArgumentError(
@@ -68,11 +79,21 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& path, 
   if (!file.ok()) {
     return absl::Status(file.status().code(), absl::StrCat("--data=", file.status().message()));
   }
-  absl::StatusOr<std::string> digest = DigestOf(**file);
+  absl::StatusOr<std::string> digest;
+  absl::StatusOr<std::unique_ptr<Dataset>> data;
+  if (is_json) {
+    data = limits.is_language_model ? OpenMaskedRows(**file, seq, limits)
+                                    : OpenJsonRows(**file, limits);
+    if (!data.ok()) return data;
+    digest = DigestOfAll(**file);
+  } else {
+    digest = DigestOfEnds(**file);
+    if (!digest.ok()) return digest.status();
+    data = OpenTokens(*std::move(file), token_bytes, seq, limits);
+    if (!data.ok()) return data;
+  }
   if (!digest.ok()) return digest.status();
-  absl::StatusOr<std::unique_ptr<Dataset>> data =
-      OpenRows(*std::move(file), token_bytes, seq, limits);
-  if (data.ok()) (*data)->digest_ = *std::move(digest);
+  (*data)->digest_ = *std::move(digest);
   return data;
 }
 

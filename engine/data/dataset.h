@@ -1,5 +1,6 @@
 // Rows of a training file. Row r of a token file holds tokens [r*T, r*T + T] (T inputs, T
-// next-token targets); a .jsonl file for mlp models holds {"x": [...], "y": [...]} a line.
+// next-token targets). A .jsonl file holds a row a line: for language models {"tokens": [...],
+// "mask": [...]}, for mlp models {"x": [...], "y": [...]}.
 #ifndef ENGINE_DATA_DATASET_H_
 #define ENGINE_DATA_DATASET_H_
 
@@ -21,15 +22,15 @@ class Dataset {
   // Opens `path` for a model with `limits` and rows of `seq` tokens (0 for mlp models).
   // Errors, each naming --data or --seq, the value and what is allowed: NOT_FOUND; INVALID_ARGUMENT
   // (ending, empty, odd length, a line that is too long, shorter than one row, seq <= 0 or above
-  // max_positions, seq given for mlp, a json line that is not a row); UNIMPLEMENTED (.jsonl for a
-  // language model, in this version).
+  // max_positions, seq given for mlp, a json line that is not a row).
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const std::string& path, int64_t seq,
                                                        const ModelLimits& limits);
   virtual ~Dataset() = default;
 
   virtual int64_t rows() const = 0;
 
-  // Of the file's size, beginning and end: different for files that can't mean the same. A line.
+  // Of the size and all content of a .jsonl file; of the size, beginning and end of a token file.
+  // Different for files that can't mean the same. A line.
   const std::string& digest() const { return digest_; }
 
   // Checks rows first, first+1, ... (mod rows()), `count` of them (each row at most once).

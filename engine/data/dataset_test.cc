@@ -142,10 +142,8 @@ TEST_F(DatasetTest, Open_FileTooShortOrOfOddLength_IsRefusedWithTheNumbers) {
 }
 
 TEST_F(DatasetTest, Open_OtherEnding_NamesWhatIsAllowed) {
-  Expect(Open("d.bin", "1234", 1).status(), kInvalid, {"d.bin", "*.u16.bin or *.u32.bin"});
+  Expect(Open("d.bin", "1234", 1).status(), kInvalid, {"d.bin", "*.u16.bin, *.u32.bin or *.jsonl"});
   Expect(Open("d.txt", "1234", 1).status(), kInvalid, {"d.txt"});
-  Expect(Open("d.jsonl", "{}", 1).status(), absl::StatusCode::kUnimplemented,
-         {"not available in this version", "d.jsonl"});
   folder_.Write("d.u16.bin", "1234");
   Expect(Dataset::Open(folder_.File("d.u16.bin"), 0, mlp_).status(), kInvalid, {"*.jsonl"});
   Expect(Dataset::Open("", 0, mlp_).status(), kInvalid, {"--data: a path of 0 bytes"});
@@ -186,6 +184,23 @@ TEST_F(DatasetTest, Digest_OtherSizeBeginningOrEnd_Differs) {
   content += "aa";
   EXPECT_NE(digest(), first);
   EXPECT_NE((*OpenJson(R"({"x": [1, 2], "y": [3]})"))->digest(), "");
+}
+
+// Of a .jsonl file every byte decides, not the ends alone.
+TEST_F(DatasetTest, Digest_JsonRowInTheMiddle_Differs) {
+  constexpr int kRows = 45000;  // more than is read at once
+  const std::string row = "{\"x\": [1, 2], \"y\": [3]}\n";
+  std::string content;
+  for (int i = 0; i < kRows; ++i) content += row;
+  const auto digest = [&] { return (*OpenJson(content))->digest(); };
+  const std::string first = digest();
+  for (const int changed : {kRows / 2, kRows / 13 * 12}) {
+    const size_t at = changed * row.size() + row.find('3');
+    content[at] = '4';
+    EXPECT_NE(digest(), first) << changed;
+    content[at] = '3';
+  }
+  EXPECT_EQ(digest(), first);
 }
 
 TEST_F(DatasetTest, Json_Rows_AreRead) {
@@ -252,6 +267,67 @@ TEST_F(DatasetTest, Json_ManyLines_AreReadAcrossPieces) {
 TEST_F(DatasetTest, Json_WithSeq_IsRefused) {
   folder_.Write("d.jsonl", R"({"x": [1, 2], "y": [3]})");
   Expect(Dataset::Open(folder_.File("d.jsonl"), 8, mlp_).status(), kInvalid, {"--seq=8"});
+}
+
+// Without a mask all tokens but the first are targets; padding is none.
+TEST_F(DatasetTest, Masked_Rows_ArePaddedOnTheRightToTheLongestAskedFor) {
+  const auto data = Open("d.jsonl",
+                         "{\"tokens\": [1, 2, 3, 4, 5]}\n"
+                         "{\"mask\": [1, 0, 1], \"tokens\": [7, 0, 299]}\r\n"
+                         "{\"tokens\": [9], \"mask\": [1]}\n"
+                         "{\"tokens\": [5, 6, 7, 8], \"mask\": [false, true, false, true]}",
+                         4);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->rows(), 4);
+  EXPECT_TRUE((*data)->Check(0, 4).ok());
+  Batch batch = (*data)->Load({1, 0});
+  EXPECT_EQ(batch.inputs.sizes(), (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(Flat(batch.inputs), (std::vector<int64_t>{7, 0, 0, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(Flat(batch.targets), (std::vector<int64_t>{-100, 299, -100, -100, 2, 3, 4, 5}));
+  batch = (*data)->Load({3, 2, 1});
+  EXPECT_EQ(Flat(batch.inputs), (std::vector<int64_t>{5, 6, 7, 0, 0, 0, 7, 0, 0}));
+  EXPECT_EQ(Flat(batch.targets),
+            (std::vector<int64_t>{6, -100, 8, -100, -100, -100, -100, 299, -100}));
+  for (const std::vector<int64_t>& rows : {std::vector<int64_t>{2}, {}}) {
+    EXPECT_EQ((*data)->Load(rows).inputs.sizes(),
+              (std::vector<int64_t>{static_cast<int64_t>(rows.size()), 1}));
+    EXPECT_EQ((*data)->CountTargets(rows), 0);
+  }
+  EXPECT_EQ((*data)->CountTargets({0, 1, 2, 3, 0}), 4 + 1 + 0 + 2 + 4);
+}
+
+TEST_F(DatasetTest, Masked_LineThatIsNotARow_NamesTheLineAndWhatIsAllowed) {
+  const std::string good = "{\"tokens\": [1, 2, 3]}\n";
+  for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"tokens\": [1, 2, 3, 4, 5]}",
+            "tokens has 5 tokens: must be a list of 1 to 4 tokens (one more than --seq=3)"},
+           {"{\"tokens\": []}", "tokens has 0 tokens: must be a list of 1 to 4"},
+           {"{\"tokens\": 7}", "tokens = 7: must be a list of 1 to 4"},
+           {"{\"mask\": [1]}", "tokens is missing; must be a list of 1 to 4"},
+           {"{\"tokens\": [1, 300]}", "tokens holds 300: must be an integer from 0 to 299"},
+           {"{\"tokens\": [1, -1]}", "tokens holds -1: must be"},
+           {"{\"tokens\": [1, 1.0]}", "tokens holds 1.0: must be"},
+           {"{\"tokens\": [1, \"2\"]}", "tokens holds \"2\": must be"},
+           {"{\"tokens\": [18446744073709551615]}", "tokens holds 18446744073709551615"},
+           {"{\"tokens\": [1, 2], \"mask\": [1]}",
+            "mask = [1]: must be a list of 2 values, one for each token"},
+           {"{\"tokens\": [1, 2], \"mask\": true}", "mask = true: must be a list of 2 values"},
+           {"{\"tokens\": [1, 2], \"mask\": [1, 2]}", "mask holds 2: must be 0, 1, false or true"},
+           {"{\"tokens\": [1, 2], \"mask\": [1, null]}", "mask holds null"},
+           {"{\"tokens\": [1, 2], \"labels\": [1, 2]}",
+            "unknown field \"labels\"; allowed: tokens, mask"},
+           {"{\"x\": [1, 2], \"y\": [3]}", "unknown field \"x\"; allowed: tokens, mask"},
+           {"[1, 2]", "[1,2]: must be an object {\"tokens\": [...], \"mask\": [...]}"},
+           {"", "not valid JSON"},
+       }) {
+    Expect(Open("d.jsonl", good + line + "\n", 3).status(), kInvalid,
+           {"--data=", "d.jsonl: line 2: ", words});
+  }
+  Expect(Open("d.jsonl", "", 3).status(), kInvalid, {"--data=", "has 0 bytes"});
+  Expect(Open("d.jsonl", good + std::string(1000, '['), 3).status(), kInvalid,
+         {"line 2: has more than 320 bytes", "4 tokens (one more than --seq=3)"});
+  Expect(Open("d.jsonl", good, 0).status(), kInvalid, {"--seq is missing", "from 1 to 64"});
+  Expect(Open("d.jsonl", good, 65).status(), kInvalid, {"--seq=65", "from 1 to 64"});
 }
 
 TEST_F(DatasetTest, BatchRows_AnyPosition_FollowsTheRule) {

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "engine/group/comm_status.h"
+#include "engine/data/json_lines.h"
 #include "engine/model/strict_json.h"
 
 namespace regroup {
@@ -19,10 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxBytes = int64_t{1} << 30;
-constexpr int64_t kReadAtOnce = 1 << 20;
-
-// What a line of n numbers may have: parsing needs many times the memory of the text.
+// What a line of n numbers may have.
 constexpr int64_t kBytesBesideNumbers = 64;
 constexpr int64_t kMaxNumberBytes = 40;
 
@@ -81,84 +77,24 @@ absl::Status AppendNumbers(const json& row, const char* name, int64_t count,
   return absl::OkStatus();
 }
 
-absl::Status AppendRow(absl::string_view line, const std::string& where, const ModelLimits& limits,
-                       std::vector<float>* x, std::vector<float>* y) {
-  const absl::StatusOr<json> row = ParseStrictJson(line, where.substr(0, where.size() - 2));
-  if (!row.ok()) return row.status();
-  if (!row->is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, Show(*row), ": must be an object {\"x\": [...], \"y\": [...]}"));
-  }
-  for (const auto& entry : row->items()) {
-    if (entry.key() != "x" && entry.key() != "y") {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, "unknown field ", Quote(entry.key()), "; allowed: x, y"));
-    }
-  }
-  absl::Status inputs = AppendNumbers(*row, "x", limits.in_features, where, x);
-  if (!inputs.ok()) return inputs;
-  return AppendNumbers(*row, "y", limits.out_features, where, y);
-}
-
-// The lines of a file, of which only a piece is held at a time.
-class LineReader {
- public:
-  // `file` outlives the reader.
-  LineReader(const InputFile& file, int64_t max_line) : file_(file), max_line_(max_line) {}
-
-  bool done() const { return line_end_ == held_.size() && offset_ == file_.size(); }
-
-  // Without its end; valid until the next call. Call it while not done().
-  absl::StatusOr<absl::string_view> Next() {
-    held_.erase(0, line_end_);
-    size_t searched = 0;
-    size_t end = 0;
-    while ((end = held_.find('\n', searched)) == std::string::npos && offset_ < file_.size() &&
-           static_cast<int64_t>(held_.size()) <= max_line_) {
-      searched = held_.size();
-      const int64_t count = std::min(kReadAtOnce, file_.size() - offset_);
-      held_.resize(searched + count);
-      absl::Status read = file_.ReadAt(offset_, count, &held_[searched]);
-      if (!read.ok()) return WithReason(read, "DATA");
-      offset_ += count;
-    }
-    const size_t length = std::min(end, held_.size());
-    line_end_ = std::min(length + 1, held_.size());
-    return absl::string_view(held_).substr(0, length);
-  }
-
- private:
-  const InputFile& file_;
-  const int64_t max_line_;
-  std::string held_;     // starts with the line returned last
-  size_t line_end_ = 0;  // after its newline
-  int64_t offset_ = 0;   // of the file: read up to here
-};
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonRows(const InputFile& file,
                                                       const ModelLimits& limits) {
-  if (file.size() == 0 || file.size() > kMaxBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--data=", file.path(), ": has ", file.size(),
-                                                   " bytes: must have from 1 to ", kMaxBytes));
-  }
-  const int64_t max_line =
+  JsonLinesOptions options;
+  options.max_line =
       kBytesBesideNumbers + kMaxNumberBytes * (limits.in_features + limits.out_features);
+  options.max_line_for = absl::StrCat(limits.in_features, " + ", limits.out_features, " numbers");
+  options.fields = {"x", "y"};
+  options.example = R"({"x": [...], "y": [...]})";
   std::vector<float> x, y;
-  LineReader lines(file, max_line);
-  for (int64_t number = 1; !lines.done(); ++number) {
-    const std::string where = absl::StrCat("--data=", file.path(), ": line ", number, ": ");
-    const absl::StatusOr<absl::string_view> line = lines.Next();
-    if (!line.ok()) return line.status();
-    if (static_cast<int64_t>(line->size()) > max_line) {
-      return absl::InvalidArgumentError(absl::StrCat(where, "has more than ", max_line,
-                                                     " bytes, the most for ", limits.in_features,
-                                                     " + ", limits.out_features, " numbers"));
-    }
-    const absl::Status appended = AppendRow(*line, where, limits, &x, &y);
-    if (!appended.ok()) return appended;
-  }
+  const absl::Status read =
+      ForEachJsonLine(file, options, [&](const json& row, const std::string& where) {
+        absl::Status inputs = AppendNumbers(row, "x", limits.in_features, where, &x);
+        if (!inputs.ok()) return inputs;
+        return AppendNumbers(row, "y", limits.out_features, where, &y);
+      });
+  if (!read.ok()) return read;
   return std::make_unique<JsonDataset>(limits.in_features, limits.out_features, std::move(x),
                                        std::move(y));
 }

@@ -100,14 +100,17 @@ class TokenDataset : public Dataset {
 
 }  // namespace
 
+absl::Status CheckSeq(int64_t seq, const ModelLimits& limits) {
+  if (seq >= 1 && seq <= limits.max_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      seq == 0 ? "--seq is missing" : absl::StrCat("--seq=", seq), ": must be from 1 to ",
+      limits.max_positions, " (the model's max_position_embeddings)"));
+}
+
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(std::unique_ptr<InputFile> file,
                                                     int token_bytes, int64_t seq,
                                                     const ModelLimits& limits) {
-  if (seq < 1 || seq > limits.max_positions) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        seq == 0 ? "--seq is missing" : absl::StrCat("--seq=", seq), ": must be from 1 to ",
-        limits.max_positions, " (the model's max_position_embeddings)"));
-  }
+  if (absl::Status status = CheckSeq(seq, limits); !status.ok()) return status;
   const std::string path = file->path();
   const int64_t size = file->size();
   if (size % token_bytes != 0) {

@@ -11,6 +11,9 @@
 
 namespace regroup {
 
+// Whether rows of `seq` tokens suit the model. Errors: INVALID_ARGUMENT naming --seq.
+absl::Status CheckSeq(int64_t seq, const ModelLimits& limits);
+
 // As Dataset::Open for a file of little-endian tokens of `token_bytes` (2 or 4) bytes each.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(std::unique_ptr<InputFile> file,
                                                     int token_bytes, int64_t seq,

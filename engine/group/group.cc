@@ -205,6 +205,8 @@ class GlooGroup : public Group {
     AbortLocked(reason);
   }
 
+  void SetTimeout(absl::Duration timeout) override { timeout_ = timeout; }
+
   absl::Status failure() const override {
     absl::MutexLock lock(&mutex_);
     return failure_;
@@ -212,7 +214,7 @@ class GlooGroup : public Group {
 
   // Waits for one operation; the first that fails fails the group.
   absl::Status Wait(GlooPending* pending) {
-    const absl::Time deadline = absl::Now() + options_.timeout;
+    const absl::Time deadline = absl::Now() + timeout_;
     for (const GlooPending::Transfer& transfer : pending->transfers()) {
       const absl::Status status = WaitTransfer(*pending, transfer, deadline);
       if (!status.ok()) {
@@ -301,9 +303,10 @@ class GlooGroup : public Group {
 
   const GroupOptions options_;
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;  // null for a group of one
-  uint32_t next_number_ = 0;                                  // of collectives
-  std::vector<uint32_t> sent_;                                // by peer
-  std::vector<uint32_t> received_;                            // by peer
+  absl::Duration timeout_ = options_.timeout;
+  uint32_t next_number_ = 0;        // of collectives
+  std::vector<uint32_t> sent_;      // by peer
+  std::vector<uint32_t> received_;  // by peer
   std::atomic<int64_t> issued_{0};
 
   mutable absl::Mutex mutex_;

@@ -37,7 +37,7 @@ struct GroupOptions {
   std::vector<int> ranks;  // global, in group order
   int rank = 0;            // this one, a member
   std::string host;        // the address of this rank that members reach, e.g. 127.0.0.1
-  absl::Duration timeout = absl::Seconds(30);  // of each collective
+  absl::Duration timeout = absl::Seconds(30);  // of each collective; see SetTimeout
 };
 
 // All collectives must be issued in the same order on all members. One thread issues and waits;
@@ -85,6 +85,9 @@ class Group {
   // The first error of an operation, or the reason of the first Abort: from then on every operation
   // fails. OK while the group works. Thread safe.
   virtual absl::Status failure() const = 0;
+
+  // Of each collective that is waited for from now on. By the thread that issues and waits.
+  virtual void SetTimeout(absl::Duration timeout) = 0;
 
   // Operations issued so far. Thread safe.
   virtual int64_t operations_issued() const = 0;

@@ -36,6 +36,13 @@ struct OptimizerSpec {
   int num_moments() const { return kind != OptimizerKind::kSgd ? 2 : momentum != 0 ? 1 : 0; }
 };
 
+// What may change while an engine lives.
+struct EngineSettings {
+  double learning_rate = 0;  // trainers
+  CheckLevel checks = CheckLevel::kBasic;
+  absl::Duration timeout = absl::Seconds(30);
+};
+
 // Whether a trainer keeps an fp32 master copy of weights of `dtype`: the weights are its rounding.
 inline bool NeedsMaster(DType dtype) { return dtype != DType::kFp32; }
 
@@ -47,7 +54,8 @@ struct EngineSpec {
   std::optional<DType> dtype;  // unset: the model files' own
   Layout layout;
   OptimizerSpec optimizer;
-  double clip_norm = 0;  // 0 = off
+  double clip_norm = 0;    // 0 = off
+  bool recompute = false;  // of activations, in the backward pass
   uint64_t seed = 0;
   CheckLevel checks = CheckLevel::kBasic;
   absl::Duration timeout = absl::Seconds(30);

@@ -138,6 +138,9 @@ std::string RealPath(const std::string& path) {
 
 // Where the folder will stand, without symbolic links; parents must exist.
 absl::StatusOr<std::string> ResolveTarget(std::string directory) {
+  if (directory == "/") {
+    return absl::InvalidArgumentError(absl::StrCat("DIR=\"", directory, "\" is no folder to make"));
+  }
   const absl::Status usable = CheckPath(directory);
   if (!usable.ok()) return absl::InvalidArgumentError(absl::StrCat("DIR: ", usable.message()));
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
@@ -285,14 +288,15 @@ class FolderWriter : public ExportWriter {
 
 }  // namespace
 
+absl::Status ExportWriter::Check(const std::string& directory) {
+  return ResolveTarget(directory).status();
+}
+
 absl::StatusOr<std::unique_ptr<ExportWriter>> ExportWriter::Start(const std::string& directory,
                                                                   const std::string& config_json,
                                                                   const ParamTable& table) {
   absl::StatusOr<std::string> target = ResolveTarget(directory);
   if (!target.ok()) return target.status();
-  if (target->empty() || *target == "/") {
-    return absl::InvalidArgumentError(absl::StrCat("DIR=\"", directory, "\" is no folder to make"));
-  }
   auto writer = std::make_unique<FolderWriter>(*std::move(target), table);
   const absl::Status open = writer->Open(config_json);
   if (!open.ok()) return open;

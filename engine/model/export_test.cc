@@ -42,7 +42,7 @@ class ExportTest : public testing::Test {
     auto loaded = LoadModel(folder_.File(name), {}, 0);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     for (const Parameter& parameter : model_->table().parameters()) {
-      EXPECT_TRUE(loaded->weights->Read(parameter.id, 0, parameter.numel)
+      EXPECT_TRUE(loaded->weights->Read(parameter.id, 0, parameter.numel, DType::kFp32)
                       ->equal(weights_[parameter.id].second.reshape({-1})))
           << parameter.name;
     }
@@ -109,15 +109,15 @@ TEST_F(ExportTest, Commit_MlpSpec_LoadsBackAsAFolder) {
   auto made = LoadModel("mlp:in=8,hidden=16,layers=2,out=4", {}, 9);
   NamedTensors values;
   for (const Parameter& parameter : made->model->table().parameters()) {
-    values.emplace_back(
-        parameter.name,
-        made->weights->Read(parameter.id, 0, parameter.numel)->reshape(parameter.shape));
+    values.emplace_back(parameter.name,
+                        made->weights->Read(parameter.id, 0, parameter.numel, DType::kFp32)
+                            ->reshape(parameter.shape));
   }
   ASSERT_TRUE(Export(folder_.File("mlp"), made->config_json, made->model->table(), values).ok());
   auto loaded = LoadModel(folder_.File("mlp"), {}, 0);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->model->table().Describe(), made->model->table().Describe());
-  EXPECT_TRUE(loaded->weights->Read(2, 0, 64)->equal(values[2].second.reshape({-1})));
+  EXPECT_TRUE(loaded->weights->Read(2, 0, 64, DType::kFp32)->equal(values[2].second.reshape({-1})));
   EXPECT_EQ(nlohmann::json::parse(folder_.Read("mlp/config.json"))["model_type"], "mlp");
 }
 

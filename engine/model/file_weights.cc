@@ -204,10 +204,11 @@ absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& fi
   if (requested.has_value()) return *requested;  // the caller refused what it can't be
   if (found == std::set<std::string>{"fp32"}) return DType::kFp32;
   if (found == std::set<std::string>{"bf16"}) return DType::kBf16;
+  if (found == std::set<std::string>{"fp16"}) return DType::kFp16;
   return absl::UnimplementedError(absl::StrCat(
       "not available in this version: engines in the dtype of their files, where that is ",
       absl::StrJoin(found, " and "), " (", folder,
-      "); pass --dtype=fp32 or --dtype=bf16 to convert them"));
+      "); pass --dtype=fp32, bf16 or fp16 to convert them"));
 }
 
 std::unique_ptr<WeightSource> MakeFileWeights(const ParamTable& table, WeightFiles files,

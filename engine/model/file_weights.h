@@ -21,7 +21,7 @@ absl::Status CheckTensors(const ModelDefinition& definition, const WeightFiles& 
                           const std::string& folder);
 
 // What an engine computes in: `requested`, or what all parameters of `files` are stored in. Errors:
-// UNIMPLEMENTED for files in fp16 or in several dtypes, naming them.
+// UNIMPLEMENTED for files in several dtypes, naming them.
 absl::StatusOr<DType> DecideDType(const ParamTable& table, const WeightFiles& files,
                                   std::optional<DType> requested, const std::string& folder);
 

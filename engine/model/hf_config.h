@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,6 +32,9 @@ absl::StatusOr<ConfigFile> ParseConfigFile(std::string path, std::string text);
 // decide over it. Errors: INVALID_ARGUMENT, UNIMPLEMENTED (another dtype).
 absl::StatusOr<std::optional<DType>> ConfiguredDType(const ConfigFile& config);
 
+// Whether `value` is an integer from `min` to `max`; then `out` is it.
+bool ReadInteger(const nlohmann::json& value, int64_t min, int64_t max, int64_t* out);
+
 // Reads fields of one config, each with its bounds. The first error stays in status(); after it the
 // values returned mean nothing. A null counts as absent.
 class ConfigReader {
@@ -55,34 +57,15 @@ class ConfigReader {
   void NotAvailable(absl::string_view field, const nlohmann::json& value,
                     absl::string_view allowed);
 
+  // Records INVALID_ARGUMENT "PATH: FIELD is missing: must be ALLOWED".
+  void Missing(absl::string_view field, absl::string_view allowed);
+
   const absl::Status& status() const { return status_; }
 
  private:
-  void Missing(absl::string_view field, absl::string_view allowed);
-
   const ConfigFile& config_;
   absl::Status status_;
 };
-
-struct LlamaConfig {
-  int64_t vocab_size = 0;
-  int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
-  int64_t num_layers = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;  // divides num_heads
-  int64_t head_dim = 0;      // even
-  int64_t max_positions = 0;
-  double rms_norm_eps = 1e-6;
-  double rope_theta = 10000;
-  double initializer_range = 0.02;
-  bool tie_word_embeddings = false;
-  std::vector<int64_t> eos_tokens;
-};
-
-// Every size is bounded, so that nothing computed from them overflows. Defaults are transformers'.
-// Errors: INVALID_ARGUMENT, UNIMPLEMENTED (biases, activation, rope type, dropout, quantization).
-absl::StatusOr<LlamaConfig> ParseLlamaConfig(const ConfigFile& config);
 
 }  // namespace regroup
 

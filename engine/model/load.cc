@@ -29,13 +29,6 @@ std::string ConfigDigest(const ConfigFile& config) {
   return absl::StrFormat("config %016x", XXH3_64bits(config.text.data(), config.text.size()));
 }
 
-// `where` says who asked for it.
-absl::Status CheckAvailable(std::optional<DType> dtype, const std::string& where) {
-  if (!dtype.has_value() || *dtype != DType::kFp16) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("not available in this version: fp16 engines (",
-                                               where, "); pass --dtype=fp32 or bf16"));
-}
-
 absl::Status CheckFolder(const std::string& folder) {
   if (folder.empty()) {
     return absl::InvalidArgumentError(
@@ -72,9 +65,6 @@ absl::StatusOr<LoadedModel> LoadRandom(const std::string& folder, std::optional<
     // There are no weights to say otherwise.
     const absl::StatusOr<std::optional<DType>> configured = ConfiguredDType(*config);
     if (!configured.ok()) return configured.status();
-    const absl::Status available =
-        CheckAvailable(*configured, absl::StrCat("dtype of ", config->path));
-    if (!available.ok()) return available;
     dtype = *configured;
   }
   return Seeded(*config, dtype.value_or(DType::kFp32), seed);
@@ -126,9 +116,6 @@ absl::StatusOr<LoadedModel> LoadSpec(absl::string_view spec, std::optional<DType
 
 absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
                                       uint64_t seed) {
-  const absl::Status available =
-      CheckAvailable(dtype, absl::StrCat("--dtype=", dtype.has_value() ? DTypeName(*dtype) : ""));
-  if (!available.ok()) return available;
   absl::StatusOr<LoadedModel> loaded = LoadSpec(spec, dtype, seed);
   if (loaded.ok() || absl::StrContains(loaded.status().message(), "--model")) return loaded;
   // What is wrong stands in some file: which flag led there?

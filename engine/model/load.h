@@ -43,7 +43,7 @@ struct LoadedModel {
 // files' own. Everything is checked before anything is allocated: all missing, unexpected and
 // mis-shaped tensors are listed in one error. Errors: INVALID_ARGUMENT (spec, config or header,
 // naming file, field and value), NOT_FOUND (folder or file), UNIMPLEMENTED (model type, rope type,
-// activation, dtype).
+// activation, files of several dtypes).
 absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DType> dtype,
                                       uint64_t seed);
 
@@ -56,6 +56,8 @@ class ExportWriter {
   static absl::StatusOr<std::unique_ptr<ExportWriter>> Start(const std::string& directory,
                                                              const std::string& config_json,
                                                              const ParamTable& table);
+  // Whether Start would take the folder, as it is now. Errors: Start's.
+  static absl::Status Check(const std::string& directory);
   virtual ~ExportWriter() = default;  // without Commit: removes what was written
 
   // Appends parameter `id`, whose whole value is `value` (the table's shape and dtype). In table

@@ -198,12 +198,11 @@ TEST_F(LoadTest, Load_Bf16Files_MakeABf16EngineOrAreConverted) {
   ExpectHolds(*loaded, weights_);
 }
 
-TEST_F(LoadTest, Load_Fp16Files_NeedConversion) {
+TEST_F(LoadTest, Load_Fp16Files_MakeAnFp16EngineOrAreConverted) {
   WriteConfig();
   for (auto& entry : weights_) entry.second = entry.second.to(at::kHalf);
   WriteWeights();
-  ExpectStatus(Load().status(), kUnimplemented,
-               {"not available in this version", "fp16", "--dtype=fp32 or --dtype=bf16"});
+  EXPECT_EQ(Load()->model->table().dtype(), DType::kFp16);
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
     auto loaded = Load(dtype);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -261,14 +260,6 @@ TEST_F(LoadTest, Load_Fp32FilesAsBf16_ReadsInFullAndRounded) {
   EXPECT_FALSE(flat.equal(flat.to(at::kBFloat16).to(at::kFloat)));
   EXPECT_TRUE(
       loaded->weights->Read(0, 3, 1003, DType::kBf16).value().equal(flat.to(at::kBFloat16)));
-}
-
-TEST_F(LoadTest, Load_Fp16Engine_IsNotAvailable) {
-  WriteConfig();
-  WriteWeights();
-  ExpectStatus(Load(DType::kFp16).status(), kUnimplemented, {"--dtype=fp16", "--dtype=fp32"});
-  ExpectStatus(LoadModel("mlp:in=8,hidden=16,layers=2,out=4", DType::kFp16, 0).status(),
-               kUnimplemented, {"--dtype=fp16"});
 }
 
 TEST_F(LoadTest, Load_NameInTwoShards_IsRefusedAsDuplicate) {
@@ -466,8 +457,7 @@ TEST_F(LoadTest, Random_DTypeOfTheConfig_IsTheEngines) {
   EXPECT_TRUE(half->weights->Read(1, 0, 64, DType::kBf16).value().equal(drawn.to(at::kBFloat16)));
 
   folder_.Write("config.json", SmallLlamaConfig({{"torch_dtype", "\"float16\""}}));
-  ExpectStatus(LoadModel("random:" + folder_.path(), {}, 0).status(), kUnimplemented,
-               {"fp16", "config.json", "--dtype=fp32 or bf16"});
+  EXPECT_EQ(LoadModel("random:" + folder_.path(), {}, 0)->model->table().dtype(), DType::kFp16);
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ at::Tensor Mlp::LossSum(UnitRunner& runner, const Batch& batch) const {
   return at::mse_loss(x.to(at::kFloat), batch.targets, at::Reduction::Sum);
 }
 
-at::Tensor Mlp::NextLogits(UnitRunner& runner, const at::Tensor& tokens, KvCache* cache) const {
+void Mlp::Decode(UnitRunner& runner, absl::Span<const DecodeRow> rows,
+                 const LogitsSink& sink) const {
   throw StatusException(NotALanguageModel());
 }
 
@@ -74,9 +75,14 @@ int64_t Mlp::ActivationBytes(int64_t rows, int64_t seq) const {
                         static_cast<double>(DTypeBytes(table_.dtype())));
 }
 
+// A layer's input is all that its backward reads.
+int64_t Mlp::RecomputedActivationBytes(int64_t rows, int64_t seq) const {
+  return ActivationBytes(rows, seq);
+}
+
 std::string Mlp::Signature() const { return "mlp relu, squared error"; }
 
-absl::StatusOr<ModelDefinition> DefineMlp(const ConfigFile& config, DType dtype) {
+absl::StatusOr<ModelDefinition> Mlp::Define(const ConfigFile& config, DType dtype) {
   ConfigReader reader(config);
   MlpConfig mlp;
   mlp.in = reader.Integer("in", 1, kMaxFeatures, std::nullopt);

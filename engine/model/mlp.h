@@ -24,16 +24,21 @@ struct MlpConfig {
 // methods throw StatusException (FAILED_PRECONDITION).
 class Mlp : public Model {
  public:
+  // The family's factory. config.json: {"model_type": "mlp", "in": 8, "hidden": 16, "layers": 2,
+  // "out": 4}.
+  static absl::StatusOr<ModelDefinition> Define(const ConfigFile& config, DType dtype);
+
   Mlp(const MlpConfig& config, DType dtype);
 
   const ParamTable& table() const override { return table_; }
   const ModelLimits& limits() const override { return limits_; }
   at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const override;
-  at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens,
-                        KvCache* cache) const override;
+  void Decode(UnitRunner& runner, absl::Span<const DecodeRow> rows,
+              const LogitsSink& sink) const override;
   KvCache MakeCache(int64_t capacity) const override;
   int64_t CacheBytes(int64_t capacity) const override;
   int64_t ActivationBytes(int64_t rows, int64_t seq) const override;
+  int64_t RecomputedActivationBytes(int64_t rows, int64_t seq) const override;
   std::string Signature() const override;
 
  private:
@@ -41,10 +46,6 @@ class Mlp : public Model {
   ParamTable table_;
   ModelLimits limits_;
 };
-
-// The family's factory. config.json: {"model_type": "mlp", "in": 8, "hidden": 16, "layers": 2,
-// "out": 4}.
-absl::StatusOr<ModelDefinition> DefineMlp(const ConfigFile& config, DType dtype);
 
 // The config.json of "in=8,hidden=16,layers=2,out=4". Errors: INVALID_ARGUMENT (a key missing,
 // unknown or given twice, a value that is not a number); bounds are the factory's.

@@ -5,10 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "engine/layout/param_table.h"
 #include "engine/zero/unit_runner.h"
 
@@ -16,7 +19,7 @@ namespace regroup {
 
 // The rows of one rank of one (micro-)batch; zero rows are allowed and run the same graph.
 struct Batch {
-  at::Tensor inputs;   // language models: int64 [b, T]; mlp: float [b, in]
+  at::Tensor inputs;   // language models: int64 [b, T], T up to --seq; mlp: float [b, in]
   at::Tensor targets;  // language models: int64 [b, T], -100 = not counted; mlp: float [b, out]
 };
 
@@ -26,6 +29,15 @@ struct KvCache {
   std::vector<at::Tensor> values;  // same
   int64_t length = 0;              // tokens held
 };
+
+// A row's part of a decoding pass.
+struct DecodeRow {
+  at::Tensor tokens;         // int64 [1, n], n > 0; they stand at positions cache->length ...
+  KvCache* cache = nullptr;  // their keys and values are appended to it
+};
+
+// Gets the logits [1, vocab] of the last token of rows[row], row after row; it must not throw.
+using LogitsSink = std::function<void(size_t row, const at::Tensor& logits)>;
 
 // What requests are checked against.
 struct ModelLimits {
@@ -54,10 +66,20 @@ class Model {
   // error), a scalar; the caller divides by the global count. Differentiable.
   virtual at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const = 0;
 
-  // Language models: logits [1, vocab] of the last of `tokens` (int64 [1, n]), which stand at
-  // positions cache->length ... ; appends their keys and values to `cache`. Call without autograd.
-  virtual at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens,
-                                KvCache* cache) const = 0;
+  // Language models: one pass over all units with all of `rows`. Each row is computed by itself:
+  // its logits do not depend on who is with it. No row: the units are run all the same. Call
+  // without autograd.
+  virtual void Decode(UnitRunner& runner, absl::Span<const DecodeRow> rows,
+                      const LogitsSink& sink) const = 0;
+
+  // Decode of one row: its logits [1, vocab].
+  at::Tensor NextLogits(UnitRunner& runner, const at::Tensor& tokens, KvCache* cache) const {
+    const DecodeRow row{tokens, cache};
+    at::Tensor result;
+    Decode(runner, absl::MakeConstSpan(&row, 1),
+           [&result](size_t, const at::Tensor& logits) { result = logits; });
+    return result;
+  }
 
   // An empty cache for at most `capacity` tokens, and the bytes that it takes.
   virtual KvCache MakeCache(int64_t capacity) const = 0;
@@ -66,6 +88,10 @@ class Model {
   // Bytes that a forward and backward pass over `rows` rows of `seq` tokens (1 for an mlp) takes at
   // least, beside weights and gradients. Saturates.
   virtual int64_t ActivationBytes(int64_t rows, int64_t seq) const = 0;
+
+  // The same where units are computed again in backward: each unit's input, and the inside of one
+  // unit. 0 is allowed: then such passes are not refused for memory.
+  virtual int64_t RecomputedActivationBytes(int64_t rows, int64_t seq) const { return 0; }
 
   // What decides the values computed from the same weights but stands in no table: equal for models
   // that compute the same.

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/model/llama.h"
+#include "engine/model/decoder.h"
 #include "engine/model/mlp.h"
 #include "engine/model/strict_json.h"
 
@@ -24,8 +24,8 @@ Registry& Families() {
   static Registry& registry = *[] {
     auto* made = new Registry;
     absl::MutexLock lock(&made->mutex);
-    made->factories["llama"] = DefineLlama;
-    made->factories["mlp"] = DefineMlp;
+    for (const char* type : {"llama", "qwen2", "qwen3"}) made->factories[type] = Decoder::Define;
+    made->factories["mlp"] = Mlp::Define;
     return made;
   }();
   return registry;

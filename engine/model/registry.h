@@ -1,4 +1,4 @@
-// The model families, by the model_type of config.json.
+// The model families, by the model_type of config.json. docs/models.md shows how to add one.
 #ifndef ENGINE_MODEL_REGISTRY_H_
 #define ENGINE_MODEL_REGISTRY_H_
 
@@ -39,6 +39,18 @@ using ModelFactory =
 
 // Adds a family. Thread safe. A model_type may be registered once (else the process aborts).
 void RegisterModel(const std::string& model_type, ModelFactory factory);
+
+// Adds a class that has
+//   static absl::StatusOr<ModelDefinition> Define(const ConfigFile& config, DType dtype);
+// as a family, before main: for an object at namespace scope, in a library with alwayslink = True.
+//   const ModelRegistration<Bigram> kBigram("bigram");
+template <typename Family>
+class ModelRegistration {
+ public:
+  explicit ModelRegistration(const std::string& model_type) {
+    RegisterModel(model_type, &Family::Define);
+  }
+};
 
 // Thread safe. Errors: those of the factory; UNIMPLEMENTED for a model_type that nobody registered,
 // naming it and those that are.

@@ -5,15 +5,13 @@
 namespace regroup {
 namespace {
 
-absl::StatusOr<ModelDefinition> DefineLater(const ConfigFile& config, DType) {
-  return absl::AlreadyExistsError("reached " + config.model_type);
-}
+struct Later {
+  static absl::StatusOr<ModelDefinition> Define(const ConfigFile& config, DType) {
+    return absl::AlreadyExistsError("reached " + config.model_type);
+  }
+};
 
-// Once in the process, as a family does.
-const bool kRegistered = [] {
-  RegisterModel("later", DefineLater);
-  return true;
-}();
+const ModelRegistration<Later> kLater("later");
 
 absl::Status Define(const std::string& type) {
   const auto file = ParseConfigFile("DIR/config.json", R"({"model_type": ")" + type + "\"}");
@@ -21,12 +19,11 @@ absl::Status Define(const std::string& type) {
 }
 
 TEST(RegistryTest, DefineModel_UnknownModelType_NamesItAndWhatIsAllowed) {
-  ASSERT_TRUE(kRegistered);
   const absl::Status status = Define("mixtral");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(),
             "not available in this version: model_type = \"mixtral\" in DIR/config.json; allowed: "
-            "later, llama, mlp");
+            "later, llama, mlp, qwen2, qwen3");
 }
 
 TEST(RegistryTest, DefineModel_RegisteredFamily_ReachesItsFactory) {
@@ -41,7 +38,7 @@ TEST(RegistryTest, DefineModel_BuiltInFamily_ChecksItsFields) {
 }
 
 TEST(RegistryDeathTest, RegisterModel_Twice_Aborts) {
-  EXPECT_DEATH(RegisterModel("llama", DefineLater), "llama is registered twice");
+  EXPECT_DEATH(RegisterModel("llama", Later::Define), "llama is registered twice");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
+#include "engine/relayout/loss_scale_agreement.h"
 
 namespace regroup {
 namespace {
@@ -94,7 +95,13 @@ class PlannedMove : public Move {
     for (int index = 0; index < used->size(); ++index) {
       index_of_[used->options().ranks[index]] = index;
     }
-    return ::regroup::Agree(*used, "agree", values);
+    absl::Status status = ::regroup::Agree(*used, "agree", values);
+    if (!status.ok() || !options_.has_master || table_.dtype() != DType::kFp16) return status;
+    absl::StatusOr<std::optional<LossScale>> scale =
+        AgreeOnLossScale(*used, sends ? source_->loss_scale : std::optional<LossScale>());
+    if (!scale.ok()) return scale.status();
+    if (destination_.has_value()) destination_->loss_scale = *scale;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<MoveResult> Run(const std::function<void(int64_t, int64_t)>& progress) override {

@@ -46,7 +46,8 @@ class Move {
   virtual ~Move() = default;
 
   // Collective over `group`, which spans the union of source and destination ranks: agrees on
-  // table, plan digest, step, data position and weights version. The move keeps the group.
+  // table, plan digest, step, data position, weights version and the loss scale of fp16 trainers,
+  // which ranks outside the source learn here. The move keeps the group.
   virtual absl::Status Agree(std::unique_ptr<Group> group) = 0;
 
   // Collective over the group: issues the planned copies within the staging bound, compares an XXH3

@@ -88,7 +88,9 @@ void ExpectSameState(const EngineState& actual, const EngineState& expected) {
     EXPECT_TRUE(SameBytes(actual.units[unit].weights, expected.units[unit].weights)) << unit;
     const at::Tensor& master = expected.units[unit].master;
     ASSERT_EQ(actual.units[unit].master.defined(), master.defined());
-    if (master.defined()) EXPECT_TRUE(SameBytes(actual.units[unit].master, master)) << unit;
+    if (master.defined()) {
+      EXPECT_TRUE(SameBytes(actual.units[unit].master, master)) << unit;
+    }
     ASSERT_EQ(actual.units[unit].moments.size(), expected.units[unit].moments.size());
     for (size_t k = 0; k < expected.units[unit].moments.size(); ++k) {
       EXPECT_TRUE(SameBytes(actual.units[unit].moments[k], expected.units[unit].moments[k]))
@@ -217,6 +219,48 @@ TEST_P(RandomMoveTest, Move_ThereAndBack_IsBitwiseRight) {
   }
 }
 
+TEST(MoveTest, Move_OfAnFp16Trainer_TakesTheLossScaleWhereverItGoes) {
+  const ParamTable table = MakeTable({1000, 77}, DType::kFp16);
+  MoveOptions options;
+  options.source = MakeLayout({1, 2});
+  options.destination = MakeLayout({2, 3, 0});
+  options.num_moments = 2;
+  options.has_master = true;
+  options.weights_version = 1;
+  std::map<int, EngineState> sources = FilledStates(table, options.source, 2, true);
+  EXPECT_EQ(sources[1].loss_scale, LossScale());
+  for (auto& [rank, state] : sources) state.loss_scale = LossScale{512, 77};
+  const Outcome outcome = MoveAll(table, options, sources);
+  ASSERT_EQ(outcome.states.size(), 3u);
+  for (const auto& [rank, state] : outcome.states) {
+    ExpectSameState(state, FilledState(table, options.destination, rank, 2, true));
+    EXPECT_EQ(state.loss_scale, (LossScale{512, 77})) << rank;
+  }
+}
+
+TEST(MoveTest, Agree_OtherLossScale_IsAbortedOnEveryMember) {
+  const ParamTable table = MakeTable({64}, DType::kFp16);
+  MoveOptions options;
+  options.source = MakeLayout({0, 1});
+  options.destination = MakeLayout({0, 1, 2});
+  options.has_master = true;
+  options.weights_version = 1;
+  std::map<int, EngineState> sources = FilledStates(table, options.source, 0, true);
+  sources[1].loss_scale->Overflowed();
+  std::atomic<int> refused{0};
+  RunInGroup({0, 1, 2}, kTimeout, [&](int rank, std::unique_ptr<Group> group) {
+    auto move =
+        Move::Prepare(table, options, rank, sources.count(rank) > 0 ? &sources[rank] : nullptr);
+    ASSERT_TRUE(move.ok()) << move.status();
+    const absl::Status status = (*move)->Agree(std::move(group));
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_EQ(ReasonOf(status), "RANKS_DISAGREE");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has 32768"));
+    ++refused;
+  });
+  EXPECT_EQ(refused, 3);
+}
+
 TEST(MoveTest, Move_ToReplicas_GivesEachRankAllWeightsNoMomentsAndNoMaster) {
   const ParamTable table = MakeTable({1000, 77}, DType::kBf16);
   MoveOptions options;
@@ -272,6 +316,7 @@ class BitFlippingGroup : public Group {
                                                     absl::string_view what) override {
     return group_->Exchange(mine, what);
   }
+  void SetTimeout(absl::Duration timeout) override { group_->SetTimeout(timeout); }
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
   absl::Status failure() const override { return group_->failure(); }
   int64_t operations_issued() const override { return group_->operations_issued(); }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 #include "engine/optim/optimizer.h"
@@ -35,7 +36,9 @@ class ZeroTrainer : public Trainer {
         model_(model),
         state_(std::move(state)),
         group_(std::move(group)),
-        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks),
+        runner_(&model->table(), &state_, {{kDataParallelGroup, group_.get()}}, spec.checks,
+                spec.recompute),
+        generation_(model),
         weights_bytes_(WeightsBytes(state_)),
         optimizer_bytes_(OptimizerBytes(state_)) {}
 
@@ -45,16 +48,14 @@ class ZeroTrainer : public Trainer {
     result.learning_rate = spec_.optimizer.learning_rate;
     const std::vector<int64_t> rows = BatchRows(state_.data_position, batch, data.rows());
     result.tokens = data.CountTargets(rows);
+    absl::StatusOr<std::vector<Batch>> mine = LoadRows(data, rows, accumulate, result.tokens);
+    if (!mine.ok()) return mine.status();
     if (result.tokens == 0) {
       result.skipped = true;
       result.reason = "no counted target in the batch";
-    } else {
-      absl::StatusOr<std::vector<Batch>> mine = LoadRows(data, rows, accumulate);
-      if (!mine.ok()) return mine.status();
-      if (absl::Status status = Passes(*std::move(mine), &result); !status.ok()) {
-        group_->Abort(status);
-        return status;
-      }
+    } else if (absl::Status status = Passes(*std::move(mine), &result); !status.ok()) {
+      group_->Abort(status);
+      return status;
     }
     ++state_.data_position;
     result.step = state_.step;
@@ -83,6 +84,55 @@ class ZeroTrainer : public Trainer {
     return Agree(*group_, "export", {}, written);
   }
 
+  absl::Status StartGeneration(const std::vector<PromptRow>& rows,
+                               const SamplingOptions& options) override {
+    const absl::Status started = generation_.Start(rows, options);
+    CountCaches();
+    return started;
+  }
+
+  absl::StatusOr<std::vector<RowToken>> DecodeToken(
+      const std::function<absl::Status()>& may_go_on) override {
+    if (absl::Status failure = group_->failure(); !failure.ok()) return failure;
+    std::vector<RowToken> tokens;
+    absl::Status drawn;
+    absl::Status status = CatchStatus(absl::StrCat("engine ", spec_.name, ", generate"), [&] {
+      const at::NoGradGuard no_grad;
+      runner_.BeginPass("decode");
+      drawn = generation_.Decode(runner_, generation_.Due(), &tokens);
+      return absl::OkStatus();
+    });
+    if (status.ok()) status = AgreeOnPass();
+    if (!status.ok()) group_->Abort(status);
+    status.Update(drawn);  // this rank's own trouble: the pass was whole on all
+    if (!status.ok()) generation_.End();
+    CountCaches();
+    if (!status.ok()) return status;
+    return tokens;
+  }
+
+  int64_t unfinished() const override { return generation_.unfinished(); }
+  int64_t cache_bytes() const override { return generation_.cache_bytes(); }
+
+  void EndGeneration() override {
+    generation_.End();
+    CountCaches();
+  }
+
+  absl::Status Set(const EngineSettings& settings) override {
+    absl::Status agreed = Agree(*group_, "set",
+                                {absl::StrFormat("lr %.17g", settings.learning_rate),
+                                 absl::StrCat("checks ", static_cast<int>(settings.checks)),
+                                 absl::StrCat("timeout ", absl::FormatDuration(settings.timeout))});
+    if (!agreed.ok()) return agreed;
+    spec_.optimizer.learning_rate = settings.learning_rate;
+    spec_.checks = settings.checks;
+    spec_.timeout = settings.timeout;
+    runner_.SetChecks(settings.checks);
+    group_->SetTimeout(settings.timeout);
+    return absl::OkStatus();
+  }
+
   const EngineState& state() const override { return state_; }
   Group& group() override { return *group_; }
   std::vector<TraceSnapshot> traces() const override { return runner_.traces(); }
@@ -91,30 +141,49 @@ class ZeroTrainer : public Trainer {
     MemoryUse use;
     use.weights_bytes = weights_bytes_;
     use.optimizer_bytes = optimizer_bytes_;
-    use.buffers_bytes = runner_.buffer_bytes();
-    use.peak_bytes = use.weights_bytes + use.optimizer_bytes + use.buffers_bytes;  // never shrinks
+    const int64_t fixed = runner_.buffer_bytes();  // never shrinks
+    use.buffers_bytes = fixed + caches_;
+    use.peak_bytes = use.weights_bytes + use.optimizer_bytes + fixed + most_caches_;
     return use;
   }
 
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
 
  private:
-  // Collective: this rank's rows of each micro-batch. A rank that cannot read its rows fails the
-  // step on all, before anything is changed: the trainer goes on.
+  // Collective: this rank's rows of each micro-batch; none if no target counts. A rank that cannot
+  // read its rows, or counts other `tokens` in those of the whole batch, fails the step on all,
+  // before anything is changed: the trainer goes on.
   absl::StatusOr<std::vector<Batch>> LoadRows(const Dataset& data, const std::vector<int64_t>& rows,
-                                              int64_t accumulate) {
+                                              int64_t accumulate, int64_t tokens) {
     std::vector<Batch> batches;
     const absl::Status local = CatchStatus(absl::StrCat("rank ", group_->options().rank), [&] {
-      for (int64_t i = 0; i < accumulate; ++i) {
+      for (int64_t i = 0; tokens > 0 && i < accumulate; ++i) {
         const absl::Span<const int64_t> part = SplitRows(rows, accumulate, i);
         batches.push_back(data.Load(DealRows(part, group_->size(), group_->index())));
       }
       return absl::OkStatus();
     });
-    absl::Status status =
-        Agree(*group_, "data", {absl::StrCat("data position ", state_.data_position)}, local);
+    absl::Status status = Agree(*group_, "data",
+                                {absl::StrCat("data position ", state_.data_position),
+                                 absl::StrCat("counted targets ", tokens, " of the batch")},
+                                local);
     if (!status.ok()) return status;
     return batches;
+  }
+
+  // Collective: the ranks gathered and reduced the same, and follow it from now on.
+  absl::Status AgreeOnPass() {
+    if (spec_.checks != CheckLevel::kOff) {
+      absl::Status status = Agree(*group_, "trace", DescribeTrace(runner_.pass_trace()));
+      if (!status.ok()) return status;
+    }
+    runner_.EndPass();
+    return absl::OkStatus();
+  }
+
+  void CountCaches() {
+    caches_ = generation_.cache_bytes();
+    most_caches_ = std::max<int64_t>(most_caches_, caches_);
   }
 
   // Collective: forward and backward of one micro-batch, agreement on its trace. Adds this rank's
@@ -126,16 +195,11 @@ class ZeroTrainer : public Trainer {
       const at::AutoGradMode grad(true);
       const at::Tensor part = model_->LossSum(runner_, batch).div(static_cast<double>(tokens));
       *loss += part.item<double>();
-      runner_.Backward(part);
+      const double scale = loss_scale();
+      runner_.Backward(scale == 1 ? part : part.mul(scale));
       return absl::OkStatus();
     });
-    if (!status.ok()) return status;
-    if (spec_.checks != CheckLevel::kOff) {
-      status = Agree(*group_, "trace", DescribeTrace(runner_.pass_trace()));
-      if (!status.ok()) return status;
-    }
-    runner_.EndPass();
-    return absl::OkStatus();
+    return status.ok() ? AgreeOnPass() : status;
   }
 
   // Collective: the passes of all micro-batches, agreement, update. Each accumulation pattern has a
@@ -156,7 +220,11 @@ class ZeroTrainer : public Trainer {
       if (mine.bad_unit < 0 && !std::isfinite(sum)) mine.bad_unit = unit.id;
     }
     status = Combine(mine, result);
-    if (!status.ok() || result->skipped) return status;
+    if (!status.ok()) return status;
+    if (result->skipped) {
+      NoteOverflow(result);
+      return absl::OkStatus();
+    }
     return CatchStatus(absl::StrCat("engine ", spec_.name, ", update"), [&] {
       Update(result->grad_norm);
       return absl::OkStatus();
@@ -184,26 +252,42 @@ class ZeroTrainer : public Trainer {
                          ", in the shard of rank ", group_->options().ranks[i]);
       }
     }
-    result->grad_norm = std::sqrt(sum_of_squares);
+    result->grad_norm = std::sqrt(sum_of_squares) / loss_scale();
     return absl::OkStatus();
   }
 
+  // What the gradients of the pass are larger by than those of the loss.
+  double loss_scale() const { return state_.loss_scale.has_value() ? state_.loss_scale->value : 1; }
+
+  // The same on every rank, as the reports are.
+  void NoteOverflow(StepResult* result) {
+    if (!state_.loss_scale.has_value()) return;
+    absl::StrAppend(&result->reason, "; loss scale ", loss_scale());
+    state_.loss_scale->Overflowed();
+    absl::StrAppend(&result->reason, " -> ", loss_scale());
+  }
+
   void Update(double norm) {
-    const double scale = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    const double clip = spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (norm + 1e-6)) : 1.0;
+    const double scale = clip / loss_scale();
     for (const Unit& unit : model_->table().units()) {
       at::Tensor& gradient = runner_.gradient_shard(unit.id);
       if (scale < 1.0) gradient.mul_(scale);
       ApplyUpdate(spec_.optimizer, state_.step + 1, gradient, &state_.units[unit.id]);
     }
+    if (state_.loss_scale.has_value()) state_.loss_scale->Applied();
     ++state_.step;
     ++state_.weights_version;
   }
 
-  const EngineSpec spec_;
+  EngineSpec spec_;  // Set changes the settings in it
   const Model* model_;
   EngineState state_;
   const std::unique_ptr<Group> group_;
   ShardedRunner runner_;
+  Generation generation_;
+  std::atomic<int64_t> caches_{0};       // bytes
+  std::atomic<int64_t> most_caches_{0};  // of them, ever
   const int64_t weights_bytes_;
   const int64_t optimizer_bytes_;
 };

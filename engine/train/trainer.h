@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
 #include "engine/group/group.h"
+#include "engine/infer/generation.h"
 #include "engine/layout/engine_spec.h"
 #include "engine/model/load.h"
 #include "engine/model/model.h"
@@ -35,36 +36,46 @@ struct StepResult {
 struct MemoryUse {
   int64_t weights_bytes = 0;
   int64_t optimizer_bytes = 0;  // moments, and the master copy of bf16 weights
-  int64_t buffers_bytes = 0;    // gather and gradient buffers
+  int64_t buffers_bytes = 0;    // gather and gradient buffers, key-value caches
   int64_t peak_bytes = 0;       // of the three together
 };
 
 // One thread calls the collective methods; trace(), memory() and Abort may be called from any
 // thread while one runs.
-class Trainer {
+//
+// As a Generator its ranks step together: each DecodeToken is one pass in which every unit is
+// gathered once, whoever still has rows, so nobody may stop before the last row of all is finished.
+// It has a trace of its own ("decode") and changes nothing that training reads. After an error of
+// DecodeToken group().failure() says whether the trainer can go on.
+class Trainer : public Generator {
  public:
   // Wraps `state` (this rank's, under state.layout) with hooks and buffers. Local. `model` outlives
   // the trainer; `group` is the partition group over state.layout.ranks.
   static absl::StatusOr<std::unique_ptr<Trainer>> Make(const EngineSpec& spec, const Model* model,
                                                        EngineState state,
                                                        std::unique_ptr<Group> group);
-  virtual ~Trainer() = default;
-
   // Collective over the layout's ranks. Draws batch number data_position of `batch` rows of `data`,
   // runs forward and backward over its `accumulate` micro-batches (1 to `batch`) one after another,
   // agrees on loss, norm, finiteness and trace, applies the update on all ranks or none. Non-finite
   // gradients or a batch without counted targets: OK with skipped. Errors: DATA_LOSS (the data file
-  // of some rank) leaves the trainer as it was, and group() works on. After any other, ABORTED
-  // (ranks disagree), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, RESOURCE_EXHAUSTED,
+  // of some rank), and ABORTED for ranks at another data_position or whose data count other targets
+  // in the batch, leave the trainer as it was, and group() works on. After any other, ABORTED
+  // (ranks disagree later), DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, RESOURCE_EXHAUSTED,
   // group().failure() says why and the trainer can only be destroyed.
   virtual absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch,
                                           int64_t accumulate) = 0;
 
   // Collective over the layout's ranks: gathers unit after unit; on the lead `writer` gets every
-  // parameter (nullptr elsewhere). A failure of the writer is agreed on: every member returns it.
+  // parameter (nullptr elsewhere). Errors: the writer's (RESOURCE_EXHAUSTED, INTERNAL) is
+  // agreed on: every member returns it, naming the lead, and the trainer goes on. After
+  // DEADLINE_EXCEEDED, UNAVAILABLE, CANCELLED, or RESOURCE_EXHAUSTED (memory) on the way,
+  // group().failure() says why and the trainer can only be destroyed.
   virtual absl::Status GatherTo(ExportWriter* writer) = 0;
 
-  virtual const EngineState& state() const = 0;
+  // Collective over the layout's ranks, between steps: they agree on `settings`, then all go on
+  // with them, or none does. Errors: ABORTED (ranks disagree): nothing changed; else as of Step.
+  virtual absl::Status Set(const EngineSettings& settings) = 0;
+
   virtual Group& group() = 0;
   virtual std::vector<TraceSnapshot> traces() const = 0;
   virtual MemoryUse memory() const = 0;

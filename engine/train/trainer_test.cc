@@ -1,227 +1,17 @@
 #include "engine/train/trainer.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/variable.h>
 
-#include <cmath>
-#include <limits>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/group/comm_status.h"
-#include "engine/group/thread_ranks.h"
-#include "engine/zero/dtype.h"
+#include "engine/train/two_layers.h"
 #include "gtest/gtest.h"
 
 namespace regroup {
 namespace {
-
-constexpr int kIn = 6;
-constexpr int kHidden = 9;
-constexpr int kOut = 3;
-
-at::Tensor Values(std::vector<int64_t> shape, double phase) {
-  int64_t n = 1;
-  for (const int64_t size : shape) n *= size;
-  return (at::arange(n, at::kFloat) * 0.9 + phase).sin().reshape(shape);
-}
-
-at::Tensor FirstLayer(const at::Tensor& x, absl::Span<const at::Tensor> p) {
-  return at::relu(at::linear(x, p[0], p[1]));
-}
-at::Tensor SecondLayer(const at::Tensor& x, absl::Span<const at::Tensor> p) {
-  return at::linear(x, p[0], p[1]);
-}
-
-// Two linear layers with ReLU between, squared error.
-class TwoLayers : public Model {
- public:
-  explicit TwoLayers(DType dtype = DType::kFp32) : table_(dtype) {
-    table_.AddUnit("first");
-    table_.AddParameter("first.weight", {kHidden, kIn});
-    table_.AddParameter("first.bias", {kHidden});
-    table_.AddUnit("second");
-    table_.AddParameter("second.weight", {kOut, kHidden});
-    table_.AddParameter("second.bias", {kOut});
-  }
-  const ParamTable& table() const override { return table_; }
-  const ModelLimits& limits() const override { return limits_; }
-  at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const override {
-    const at::Tensor x = batch.inputs.to(ToScalarType(table_.dtype()));
-    const at::Tensor y = runner.Run(1, runner.Run(0, x, FirstLayer), SecondLayer);
-    return (y.to(at::kFloat) - batch.targets).square().sum();
-  }
-  at::Tensor NextLogits(UnitRunner&, const at::Tensor&, KvCache*) const override { return {}; }
-  KvCache MakeCache(int64_t) const override { return {}; }
-  int64_t CacheBytes(int64_t) const override { return 0; }
-  int64_t ActivationBytes(int64_t, int64_t) const override { return 0; }
-  std::string Signature() const override { return "two layers"; }
-
- private:
-  ParamTable table_;
-  ModelLimits limits_;
-};
-
-// Rows in memory. `bad_row` has an infinite target; uncounted() makes every target uncounted.
-class MemoryRows : public Dataset {
- public:
-  explicit MemoryRows(int64_t rows) : x_(Values({rows, kIn}, 1)), y_(Values({rows, kOut}, 2)) {}
-  int64_t rows() const override { return x_.size(0); }
-  absl::Status Check(int64_t, int64_t) const override { return absl::OkStatus(); }
-  int64_t CountTargets(absl::Span<const int64_t> rows) const override {
-    return counted_ ? static_cast<int64_t>(rows.size()) * kOut : 0;
-  }
-  Batch Load(absl::Span<const int64_t> rows) const override {
-    if (broken_) throw StatusException(absl::DataLossError("the file changed"));
-    std::vector<at::Tensor> x{at::zeros({0, kIn})}, y{at::zeros({0, kOut})};
-    for (const int64_t row : rows) {
-      x.push_back(x_.narrow(0, row, 1));
-      y.push_back(y_.narrow(0, row, 1));
-    }
-    return {at::cat(x), at::cat(y)};
-  }
-  // What a file that changed under the trainer does.
-  void set_broken(bool broken) { broken_ = broken; }
-  void SpoilRow(int64_t row) { y_[row][0] = std::numeric_limits<float>::infinity(); }
-  void set_counted(bool counted) { counted_ = counted; }
-  const at::Tensor& x() const { return x_; }
-  const at::Tensor& y() const { return y_; }
-
- private:
-  at::Tensor x_, y_;
-  bool counted_ = true;
-  bool broken_ = false;
-};
-
-class FixedWeights : public WeightSource {
- public:
-  explicit FixedWeights(const ParamTable* table) : table_(table) {}
-  static at::Tensor Whole(const Parameter& parameter) {
-    return Values(parameter.shape, 10.0 * parameter.id) * 0.4;
-  }
-  absl::StatusOr<at::Tensor> Read(int id, int64_t begin, int64_t end, DType dtype) override {
-    return Whole(table_->parameter(id)).reshape({-1}).slice(0, begin, end).to(ToScalarType(dtype));
-  }
-  std::vector<std::string> ContentTerms() const override { return {"fixed"}; }
-
- private:
-  const ParamTable* table_;
-};
-
-class CollectingWriter : public ExportWriter {
- public:
-  absl::Status Write(int id, const at::Tensor& value) override {
-    if (!failure.ok()) return failure;
-    values.push_back(value.clone());
-    return absl::OkStatus();
-  }
-  absl::StatusOr<int64_t> Commit() override { return 0; }
-  std::vector<at::Tensor> values;
-  absl::Status failure;
-};
-
-EngineSpec Spec(OptimizerKind kind, double clip) {
-  EngineSpec spec;
-  spec.name = "tested";
-  spec.optimizer.kind = kind;
-  spec.optimizer.learning_rate = kind == OptimizerKind::kSgd ? 0.1 : 1e-3;
-  spec.optimizer.weight_decay = kind == OptimizerKind::kSgd ? 0 : 0.01;
-  spec.clip_norm = clip;
-  return spec;
-}
-
-// Makes a trainer on each of `ranks` and runs `body`.
-void RunTrainers(const std::vector<int>& ranks, EngineSpec spec, const Model& model,
-                 const std::function<void(int, Trainer&)>& body) {
-  spec.layout.ranks = ranks;
-  ASSERT_TRUE(CompleteLayout(&spec.layout).ok());
-  RunInGroup(ranks, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
-    EngineState state = MakeState(model.table(), spec.layout, rank, spec.optimizer.num_moments(),
-                                  NeedsMaster(model.table().dtype()));
-    FixedWeights weights(&model.table());
-    ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
-    absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-        Trainer::Make(spec, &model, std::move(state), std::move(group));
-    ASSERT_TRUE(trainer.ok()) << trainer.status();
-    body(rank, **trainer);
-  });
-}
-
-struct ReferenceStep {
-  double loss = 0;
-  double norm = 0;
-};
-
-// The same steps in one process: plain autograd, update formulas written out.
-class Reference {
- public:
-  Reference(const TwoLayers& model, EngineSpec spec)
-      : spec_(std::move(spec)), dtype_(ToScalarType(model.table().dtype())) {
-    for (const Parameter& parameter : model.table().parameters()) {
-      at::Tensor whole = FixedWeights::Whole(parameter);
-      parameters.push_back(whole);
-      m_.push_back(at::zeros(parameter.shape));
-      v_.push_back(at::zeros(parameter.shape));
-    }
-  }
-
-  ReferenceStep Step(const MemoryRows& data, int64_t batch) {
-    const Batch rows = data.Load(BatchRows(position_++, batch, data.rows()));
-    const at::NoGradGuard outside;
-    std::vector<at::Tensor> leaves;  // the rounding of the parameters
-    for (const at::Tensor& p : parameters) leaves.push_back(p.to(dtype_, false, /*copy=*/true));
-    for (at::Tensor& leaf : leaves) leaf.requires_grad_(true);
-    at::Tensor loss;
-    {
-      const at::AutoGradMode grad(true);
-      const at::Tensor y = SecondLayer(FirstLayer(rows.inputs.to(dtype_), {leaves[0], leaves[1]}),
-                                       {leaves[2], leaves[3]});
-      loss = (y.to(at::kFloat) - rows.targets).square().mean();
-      torch::autograd::backward({loss}, {});
-    }
-    ++step_;
-    double squares = 0;
-    std::vector<at::Tensor> gradients;
-    for (const at::Tensor& leaf : leaves) gradients.push_back(leaf.grad().to(at::kFloat));
-    for (const at::Tensor& g : gradients) squares += g.square().sum().item<double>();
-    const ReferenceStep result{loss.item<double>(), std::sqrt(squares)};
-    const double scale =
-        spec_.clip_norm > 0 ? std::min(1.0, spec_.clip_norm / (result.norm + 1e-6)) : 1;
-    const OptimizerSpec& o = spec_.optimizer;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor gradient = gradients[i] * scale;
-      if (o.kind == OptimizerKind::kSgd) {
-        parameters[i].sub_(gradient * o.learning_rate);
-      } else {
-        at::Tensor g = gradient;
-        if (o.kind == OptimizerKind::kAdam) g = g + parameters[i] * o.weight_decay;
-        if (o.kind == OptimizerKind::kAdamW) {
-          parameters[i].mul_(1 - o.learning_rate * o.weight_decay);
-        }
-        m_[i] = m_[i] * o.beta1 + g * (1 - o.beta1);
-        v_[i] = v_[i] * o.beta2 + g * g * (1 - o.beta2);
-        const at::Tensor denominator = (v_[i] / (1 - std::pow(o.beta2, step_))).sqrt() + o.eps;
-        parameters[i].sub_(m_[i] / (1 - std::pow(o.beta1, step_)) / denominator * o.learning_rate);
-      }
-    }
-    return result;
-  }
-
-  std::vector<at::Tensor> parameters;
-
- private:
-  EngineSpec spec_;
-  at::ScalarType dtype_;
-  std::vector<at::Tensor> m_, v_;
-  int64_t position_ = 0;
-  int step_ = 0;
-};
 
 struct Case {
   std::vector<int> ranks;
@@ -274,54 +64,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{0, 2, 1}, OptimizerKind::kAdam, 0.05, 5},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kFull},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kOff}));
-
-// bf16 weights: the fp32-master loop of plain torch in one process, whose gradients are those of
-// the rounded weights.
-TEST(Trainer, Bf16_TwentySteps_FollowAnFp32MasterLoop) {
-  const TwoLayers model(DType::kBf16);
-  const MemoryRows data(7);
-  EngineSpec spec = Spec(OptimizerKind::kAdamW, 0);
-  spec.optimizer.learning_rate = 1e-2;
-  Reference reference(model, spec);
-  std::vector<ReferenceStep> expected;
-  for (int i = 0; i < 20; ++i) expected.push_back(reference.Step(data, 5));
-  for (const std::vector<int>& ranks : {std::vector<int>{1}, {1, 2}, {2, 0, 1, 3, 4, 5}}) {
-    RunTrainers(ranks, spec, model, [&](int rank, Trainer& trainer) {
-      for (int i = 0; i < 20; ++i) {
-        const absl::StatusOr<StepResult> result = trainer.Step(data, 5, 1);
-        ASSERT_TRUE(result.ok()) << result.status();
-        EXPECT_NEAR(result->loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
-        for (const UnitState& unit : trainer.state().units) {
-          ASSERT_EQ(unit.weights.scalar_type(), at::kBFloat16);
-          ASSERT_TRUE(unit.weights.equal(unit.master.to(at::kBFloat16)));
-        }
-      }
-      const bool lead = rank == ranks.front();
-      CollectingWriter writer;
-      ASSERT_TRUE(trainer.GatherTo(lead ? &writer : nullptr).ok());
-      for (const at::Tensor& value : writer.values) EXPECT_EQ(value.scalar_type(), at::kBFloat16);
-    });
-  }
-}
-
-// Weights with more bits than bf16 holds: the master copy has them all.
-TEST(Trainer, LoadWeights_WithAMasterCopy_FillsItInFull) {
-  const TwoLayers model(DType::kBf16);
-  Layout layout;
-  layout.ranks = {3, 4};
-  ASSERT_TRUE(CompleteLayout(&layout).ok());
-  EngineState state = MakeState(model.table(), layout, 4, 0, /*has_master=*/true);
-  FixedWeights weights(&model.table());
-  ASSERT_TRUE(LoadWeights(model.table(), weights, &state, nullptr).ok());
-  const at::Tensor whole = at::cat({FixedWeights::Whole(model.table().parameter(0)).reshape({-1}),
-                                    FixedWeights::Whole(model.table().parameter(1))});
-  const UnitState& unit = state.units[0];
-  const at::Tensor mine = whole.slice(0, unit.interval.begin, unit.interval.end);
-  EXPECT_FALSE(mine.equal(mine.to(at::kBFloat16).to(at::kFloat)));
-  EXPECT_TRUE(unit.master.narrow(0, 0, mine.numel()).equal(mine));
-  EXPECT_TRUE(unit.weights.narrow(0, 0, mine.numel()).equal(mine.to(at::kBFloat16)));
-  EXPECT_EQ(OptimizerBytes(state), 2 * WeightsBytes(state));
-}
 
 struct Accumulation {
   std::vector<int> ranks;
@@ -413,6 +155,42 @@ TEST(Trainer, NoCountedTarget_IsLossZeroAndSkipped) {
     EXPECT_EQ(result->loss, 0);
     EXPECT_EQ(result->data_position, 1);
   });
+}
+
+// The same rows, in which `extra` targets more (or fewer) count.
+class OtherCount : public MemoryRows {
+ public:
+  explicit OtherCount(int64_t extra) : MemoryRows(4), extra_(extra) {}
+  int64_t CountTargets(absl::Span<const int64_t> rows) const override {
+    return MemoryRows::CountTargets(rows) + extra_;
+  }
+
+ private:
+  const int64_t extra_;
+};
+
+// No rank divides by a count of its own, or skips while others wait for it.
+TEST(Trainer, RanksThatCountOtherTargets_AreAbortedAndNothingChanges) {
+  const TwoLayers model;
+  const MemoryRows whole(4);
+  for (const int64_t extra : {1, -4 * kOut}) {
+    const OtherCount other(extra);
+    RunTrainers({0, 1}, Spec(OptimizerKind::kSgd, 0), model, [&](int rank, Trainer& trainer) {
+      const at::Tensor before = trainer.state().units[0].weights.clone();
+      const MemoryRows& mine = rank == 0 ? whole : other;
+      const absl::Status status = trainer.Step(mine, 4, 1).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      for (const int64_t count : {int64_t{4 * kOut}, 4 * kOut + extra}) {
+        EXPECT_NE(status.message().find(absl::StrCat("'counted targets ", count, " of the batch'")),
+                  std::string::npos)
+            << status;
+      }
+      EXPECT_TRUE(trainer.group().failure().ok());
+      EXPECT_EQ(trainer.state().data_position, 0);
+      EXPECT_TRUE(trainer.state().units[0].weights.equal(before));
+      EXPECT_TRUE(trainer.Step(whole, 4, 1).ok()) << "the trainer goes on";
+    });
+  }
 }
 
 TEST(Trainer, DataOfOneRankBroken_FailsTheStepOnAllAndChangesNothing) {

@@ -8,7 +8,14 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 
-int64_t Rounded(int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+// To whole pages; of large buffers to the next of steps of a 256th to a 128th of their size, so
+// that units of nearly equal size (an embedding, and a head with its norm) share theirs.
+int64_t Rounded(int64_t bytes) {
+  int64_t step = kPage;
+  while (2 * step <= bytes / 128) step *= 2;
+  if (step == kPage) return (bytes + kPage - 1) / kPage * kPage;
+  return (bytes / step + 1) * step;
+}
 
 }  // namespace
 

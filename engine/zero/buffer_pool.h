@@ -10,9 +10,9 @@
 
 namespace regroup {
 
-// Buffers of equal size are interchangeable; sizes are not mixed, so that one large unit (an
-// embedding) does not make the buffers of all others large. One thread takes and gives back;
-// bytes() may be read from any.
+// Buffers of (nearly) equal size are interchangeable; other sizes are not mixed, so that one large
+// unit (an embedding) does not make the buffers of all others large. One thread takes and gives
+// back; bytes() may be read from any.
 class BufferPool {
  public:
   BufferPool() = default;

@@ -10,6 +10,7 @@ EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, i
                       bool has_master) {
   EngineState state;
   state.layout = layout;
+  if (has_master && table.dtype() == DType::kFp16) state.loss_scale = LossScale();
   state.units.reserve(table.units().size());
   for (const Unit& unit : table.units()) {
     UnitState held;

@@ -5,11 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/layout/layout.h"
 #include "engine/layout/param_table.h"
 #include "engine/layout/shard.h"
+#include "engine/zero/loss_scale.h"
 
 namespace regroup {
 
@@ -27,14 +29,15 @@ struct UnitState {
 
 struct EngineState {
   Layout layout;
-  std::vector<UnitState> units;  // by engine-local unit id
-  int64_t step = 0;              // applied updates
-  int64_t data_position = 0;     // batches drawn
-  int64_t weights_version = 1;   // +1 per applied step or load
+  std::vector<UnitState> units;         // by engine-local unit id
+  int64_t step = 0;                     // applied updates
+  int64_t data_position = 0;            // batches drawn
+  int64_t weights_version = 1;          // +1 per applied step or load
+  std::optional<LossScale> loss_scale;  // of fp16 trainers
 };
 
 // Zeroed state of `rank` (a member of layout.ranks) with `num_moments` moments a unit and, if asked
-// for, a master copy.
+// for, a master copy (and, of fp16 weights, the loss scale to start with).
 EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments,
                       bool has_master = false);
 

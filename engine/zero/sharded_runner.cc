@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
+#include "engine/zero/recompute.h"
 
 namespace regroup {
 
@@ -34,9 +35,10 @@ struct ShardedRunner::Boundary : torch::autograd::Function<Boundary> {
 };
 
 ShardedRunner::ShardedRunner(const ParamTable* table, const EngineState* state,
-                             PartitionGroups groups, CheckLevel checks)
+                             PartitionGroups groups, CheckLevel checks, bool recompute)
     : table_(table),
       checks_(checks),
+      recompute_(recompute),
       gatherer_(table, state, groups, &pool_),
       reducer_(table, groups, &pool_),
       open_uses_(table->units().size(), 0) {
@@ -120,6 +122,10 @@ at::Tensor ShardedRunner::Run(int unit, const at::Tensor& x, const Body& body, U
     ReleaseUnlessNext(unit);
     return output;
   }
+  // A lookup keeps no activation.
+  if (recompute_ && use.backward_reads_weights && !use.keep_graph) {
+    return RunRecomputed(unit, x, body);
+  }
   at::Tensor input = x;
   if (x.requires_grad()) {
     input = Boundary::apply(x, reinterpret_cast<int64_t>(this), static_cast<int64_t>(unit));
@@ -132,6 +138,25 @@ at::Tensor ShardedRunner::Run(int unit, const at::Tensor& x, const Body& body, U
       output.register_hook([this, unit](const at::Tensor&) { Fetch(unit, /*backward=*/true); });
     }
   }
+  ReleaseUnlessNext(unit);
+  return output;
+}
+
+// Gathers and reductions come in the order that they have without it.
+at::Tensor ShardedRunner::RunRecomputed(int unit, const at::Tensor& x, const Body& body) {
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    output = body(x, gatherer_.parameters(unit));
+  }
+  ++open_uses_[unit];
+  output = WithRecompute(x, output,
+                         [this, unit, body](const at::Tensor& input, const at::Tensor& gradient) {
+                           Fetch(unit, /*backward=*/true);
+                           const Leaves leaves = MakeLeaves(unit);
+                           torch::autograd::backward({body(input, leaves.parameters)}, {gradient});
+                           FinishUse(unit);
+                         });
   ReleaseUnlessNext(unit);
   return output;
 }

@@ -33,20 +33,25 @@ namespace regroup {
 class ShardedRunner : public UnitRunner {
  public:
   // All pointers outlive the runner.
+  // `recompute`: a unit's activations are computed again in backward instead of being kept, except
+  // of uses that keep_graph.
   ShardedRunner(const ParamTable* table, const EngineState* state, PartitionGroups groups,
-                CheckLevel checks);
+                CheckLevel checks, bool recompute = false);
   ShardedRunner(const ShardedRunner&) = delete;
   ShardedRunner& operator=(const ShardedRunner&) = delete;
 
-  // `kind` has a trace of its own ("train"). With `accumulate` the gradients are added to those of
-  // the passes before.
-  void BeginPass(absl::string_view kind, bool accumulate);
+  // `kind` ("train", "decode") has a trace of its own: none throws away another's. With
+  // `accumulate` the gradients are added to those of the passes before.
+  void BeginPass(absl::string_view kind, bool accumulate = false);
   using UnitRunner::Run;
   at::Tensor Run(int unit, const at::Tensor& x, const Body& body, Use use) override;
 
   // Collective over the partition groups: runs backward from `loss` (a scalar) and reduces the
   // gradients of every unit, used or not. Throws StatusException.
   void Backward(const at::Tensor& loss);
+
+  // Between passes. The same on all ranks: what is checked is exchanged.
+  void SetChecks(CheckLevel checks) { checks_ = checks; }
 
   // The group agreed on pass_trace(): follow it from now on.
   void EndPass() { trace_->EndPass(); }
@@ -76,6 +81,8 @@ class ShardedRunner : public UnitRunner {
   };
   Leaves MakeLeaves(int unit);
 
+  at::Tensor RunRecomputed(int unit, const at::Tensor& x, const Body& body);
+
   TraceRecorder* TraceOf(absl::string_view kind) ABSL_LOCKS_EXCLUDED(traces_mutex_);
   void Fetch(int unit, bool backward);
   void ReleaseUnlessNext(int unit);
@@ -84,7 +91,8 @@ class ShardedRunner : public UnitRunner {
   bool checked() const;
 
   const ParamTable* table_;
-  const CheckLevel checks_;
+  CheckLevel checks_;
+  const bool recompute_;
   BufferPool pool_;
   UnitGatherer gatherer_;
   GradientReducer reducer_;

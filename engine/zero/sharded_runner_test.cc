@@ -217,11 +217,14 @@ TEST(ShardedRunner, DifferentOrderWhileRecording_IsAnErrorOnBothSides) {
   });
 }
 
-TEST(ShardedRunner, PeerLeavesInBackward_EndsWithItsError) {
+class ShardedRunnerRecompute : public testing::TestWithParam<bool> {};
+
+TEST_P(ShardedRunnerRecompute, PeerLeavesInBackward_EndsWithItsError) {
   const ParamTable table = MakeTable();
   RunInGroup({0, 1}, absl::Seconds(20), [&](int rank, std::unique_ptr<Group> group) {
     const EngineState state = ShardedState(table, {0, 1}, rank);
-    ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic);
+    ShardedRunner runner(&table, &state, {{kDataParallelGroup, group.get()}}, CheckLevel::kBasic,
+                         GetParam());
     const absl::Status status = CatchStatus("pass", [&] {
       const at::AutoGradMode grad(true);
       runner.BeginPass("train", /*accumulate=*/false);
@@ -235,6 +238,8 @@ TEST(ShardedRunner, PeerLeavesInBackward_EndsWithItsError) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Both, ShardedRunnerRecompute, testing::Bool());
 
 }  // namespace
 }  // namespace regroup

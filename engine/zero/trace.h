@@ -22,7 +22,7 @@ bool operator==(const TraceEntry& a, const TraceEntry& b);
 
 // A copy of a trace for people and tests, with counters since create.
 struct TraceSnapshot {
-  std::string kind;  // "train", "train accumulate=2", ...
+  std::string kind;  // "train", "train accumulate=2", "decode"
   TraceState state = TraceState::kRecording;
   int64_t records = 0;
   int64_t gathers = 0;

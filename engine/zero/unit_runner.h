@@ -21,11 +21,14 @@ class UnitRunner {
   struct Use {
     // False for a lookup whose backward needs the gradient buffer but not the weights (embedding).
     bool backward_reads_weights = true;
+    // True where keeping the graph costs little beside computing it again (the head).
+    bool keep_graph = false;
   };
 
   virtual ~UnitRunner() = default;
 
-  // Returns body(x, weights of `unit`). A unit may be used more than once in a pass (tied weights).
+  // Returns body(x, weights of `unit`). A runner may call a copy of `body` again, with equal x,
+  // until the backward pass is over. A unit may be used more than once in a pass (tied weights).
   // Failures of a gather are thrown as StatusException (engine/group/comm_status.h).
   virtual at::Tensor Run(int unit, const at::Tensor& x, const Body& body, Use use) = 0;
   at::Tensor Run(int unit, const at::Tensor& x, const Body& body) {

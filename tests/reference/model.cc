@@ -12,6 +12,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -99,6 +100,23 @@ at::Tensor LlamaLoss(const Llama& model, const Weights& weights, const at::Tenso
   const at::Tensor logprobs =
       at::log_softmax(LlamaLogits(model, weights, tokens).to(at::kFloat), -1);
   return -logprobs.gather(-1, targets.unsqueeze(-1)).mean();
+}
+
+at::Tensor LlamaRowsLoss(const Llama& model, const Weights& weights,
+                         const std::vector<MaskedRow>& rows) {
+  at::Tensor sum = at::zeros({}, at::kFloat);
+  int64_t count = 0;
+  for (const MaskedRow& row : rows) {
+    if (row.tokens.size() < 2) continue;
+    const at::Tensor logprobs = at::log_softmax(
+        LlamaLogits(model, weights, at::tensor(row.tokens).unsqueeze(0)).to(at::kFloat), -1)[0];
+    for (size_t i = 1; i < row.tokens.size(); ++i) {
+      if (!row.counts[i]) continue;
+      sum = sum - logprobs[static_cast<int64_t>(i) - 1][row.tokens[i]];
+      ++count;
+    }
+  }
+  return sum / count;
 }
 
 at::Tensor MlpLoss(int64_t layers, const Weights& weights, const at::Tensor& inputs,

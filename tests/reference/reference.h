@@ -37,6 +37,18 @@ at::Tensor LlamaLogits(const Llama& model, const Weights& weights, const at::Ten
 at::Tensor LlamaLoss(const Llama& model, const Weights& weights, const at::Tensor& tokens,
                      const at::Tensor& targets);
 
+// A row with its own length; `counts` says of each token whether it is a target. The first never
+// is.
+struct MaskedRow {
+  std::vector<int64_t> tokens;
+  std::vector<bool> counts;
+};
+
+// Cross entropy of the counted targets of all rows, each computed by itself, divided by their
+// number.
+at::Tensor LlamaRowsLoss(const Llama& model, const Weights& weights,
+                         const std::vector<MaskedRow>& rows);
+
 // Mean squared error over all elements of targets [b, out]; layers.{i}.weight|bias with ReLU
 // between.
 at::Tensor MlpLoss(int64_t layers, const Weights& weights, const at::Tensor& inputs,
@@ -85,6 +97,7 @@ class Trainer {
   Trainer(const Weights& weights, const TrainOptions& options);
 
   Step TrainStep(const LossFunction& loss);
+  void set_learning_rate(double learning_rate) { options_.learning_rate = learning_rate; }
 
   // The fp32 ones, live; detach or clone before changing.
   const Weights& weights() const { return weights_; }

@@ -169,6 +169,7 @@ std::vector<std::string> Cli::EngineNames() const {
 }
 
 std::unique_ptr<Daemon> SharedDaemonTest::daemon_;
+std::vector<std::unique_ptr<Daemon>> SharedDaemonTest::joined_;
 std::unique_ptr<Cli> SharedDaemonTest::cli_;
 
 void SharedDaemonTest::StartDaemon(const DaemonOptions& options) {
@@ -176,14 +177,26 @@ void SharedDaemonTest::StartDaemon(const DaemonOptions& options) {
   if (daemon_ != nullptr) cli_ = std::make_unique<Cli>(*daemon_);
 }
 
+void SharedDaemonTest::StartJoined(const std::string& node, int ranks) {
+  if (daemon_ == nullptr) return;
+  DaemonOptions options;
+  options.node = node;
+  options.join = daemon_->address();
+  options.ranks = ranks;
+  options.data_root = daemon_->data_root();
+  joined_.push_back(Daemon::Start(options));
+}
+
 void SharedDaemonTest::TearDownTestSuite() {
   cli_.reset();
+  joined_.clear();
   daemon_.reset();
 }
 
 void SharedDaemonTest::SetUp() {
   ASSERT_NE(daemon_, nullptr);
   ASSERT_TRUE(daemon_->process().Running()) << daemon_->process().Errors();
+  for (const auto& node : joined_) ASSERT_NE(node, nullptr);
 }
 
 void SharedDaemonTest::TearDown() {

@@ -93,17 +93,21 @@ class Cli {
 class SharedDaemonTest : public ::testing::Test {
  protected:
   static void StartDaemon(const DaemonOptions& options);
+  // One more node of its cluster, with the same data root.
+  static void StartJoined(const std::string& node, int ranks);
   static void TearDownTestSuite();
 
   void SetUp() override;
   void TearDown() override;
 
   static Daemon& daemon() { return *daemon_; }
+  static Daemon& joined(size_t i) { return *joined_[i]; }
   static const Cli& cli() { return *cli_; }
   static std::string DataPath(const std::string& name) { return daemon_->data_root() + "/" + name; }
 
  private:
   static std::unique_ptr<Daemon> daemon_;
+  static std::vector<std::unique_ptr<Daemon>> joined_;
   static std::unique_ptr<Cli> cli_;
 };
 

@@ -73,7 +73,8 @@ nlohmann::json CtlResult::json() const {
 }
 
 std::vector<std::string> Ctl::Argv(const std::vector<std::string>& arguments) const {
-  std::vector<std::string> argv = {Runfile("client/regroupctl")};
+  std::vector<std::string> argv = prefix_;
+  argv.push_back(Runfile("client/regroupctl"));
   const auto given = [&](absl::string_view flag) {
     return std::any_of(arguments.begin(), arguments.end(),
                        [&](const std::string& text) { return absl::StartsWith(text, flag); });
@@ -110,11 +111,13 @@ CtlResult Ctl::MustRun(const std::vector<std::string>& arguments, absl::Duration
 
 std::vector<std::string> DaemonArgv(const DaemonOptions& options) {
   std::vector<std::string> argv = {Runfile("daemon/regroupd"),
-                                   "--node=a",
+                                   absl::StrCat("--node=", options.node),
                                    absl::StrCat("--listen=", options.listen),
                                    absl::StrCat("--ranks=", options.ranks),
                                    absl::StrCat("--state-dir=", options.state_dir),
                                    absl::StrCat("--data-root=", options.data_root)};
+  argv.insert(argv.begin(), options.prefix.begin(), options.prefix.end());
+  if (!options.join.empty()) argv.push_back(absl::StrCat("--join=", options.join));
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
   return argv;
 }
@@ -143,7 +146,7 @@ std::unique_ptr<Daemon> Daemon::Start(DaemonOptions options) {
                   << daemon->process_->Output() << daemon->process_->Errors();
     return nullptr;
   }
-  daemon->ctl_ = std::make_unique<Ctl>(daemon->address_);
+  daemon->ctl_ = std::make_unique<Ctl>(daemon->address_, daemon->options_.prefix);
   daemon->NoteHoldings();
   return daemon;
 }

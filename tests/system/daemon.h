@@ -33,7 +33,8 @@ struct CtlResult {
 // regroupctl -o json against one server, unless the arguments say otherwise. Thread compatible.
 class Ctl {
  public:
-  explicit Ctl(std::string server) : server_(std::move(server)) {}
+  explicit Ctl(std::string server, std::vector<std::string> prefix = {})
+      : server_(std::move(server)), prefix_(std::move(prefix)) {}
 
   // Runs to the end; longer than `deadline` fails the test.
   CtlResult Run(const std::vector<std::string>& arguments,
@@ -52,12 +53,16 @@ class Ctl {
   std::vector<std::string> Argv(const std::vector<std::string>& arguments) const;
 
   std::string server_;
+  std::vector<std::string> prefix_;  // of each command line
 };
 
 // What a process ended by Start of Ctl did.
 CtlResult Collect(Process& process, absl::Duration deadline = absl::Seconds(60));
 
 struct DaemonOptions {
+  std::vector<std::string> prefix;  // of the command line of the daemon and of its regroupctl
+  std::string node = "a";
+  std::string join;  // the primary's address, "" = this is one
   int ranks = 4;
   std::string data_root;  // "" = a new folder
   std::string state_dir;  // "" = a new folder

@@ -182,7 +182,7 @@ TEST_F(DaemonFaultTest, Start_WithWrongFlags_IsRefusedNamingThem) {
       {"--node=a/b", {"--node", "a/b"}},
       {"--device=tpu", {"--device", "tpu"}},
       {"--device=cuda", {"not available", "cuda"}},
-      {"--join=127.0.0.1:7070", {"not available", "--join"}},
+      {"--join=127.0.0.1", {"--join", "port"}},
       {"--data-root=/nowhere/at/all", {"--data-root", "/nowhere/at/all"}},
       {"--data-root=" + file, {"--data-root", file}},
       {"--nonsense=1", {"--nonsense"}},

@@ -111,8 +111,8 @@ TEST_F(FileTest, Config_UnsupportedValues_AreNamed) {
                  BadConfig({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}, {"dynamic"}),
                  BadConfig({{"rope_theta", "ERASED"},
                             {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}}},
-                           {"llama3"}),
-                 BadConfig({{"attention_bias", true}}, {"attention_bias"}),
+                           {"rope_parameters", "factor"}),
+                 BadConfig({{"attention_bias", true}}, {"q_proj.bias"}),
                  BadConfig({{"mlp_bias", true}}, {"mlp_bias"})});
 }
 
@@ -270,7 +270,6 @@ TEST_F(FileTest, Tokens_ThatCannotBeUsed_AreRefused) {
        BadTrain("actor", "short.u16.bin", row.substr(2), {"--data", "short.u16.bin", "17", "16"}),
        BadTrain("actor", "big.u16.bin", big_token, {"big.u16.bin", "257", "10"}),
        BadTrain("actor", "text.txt", row, {"--data", "text.txt", ".u16.bin"}),
-       BadTrain("actor", "text.jsonl", "{\"tokens\":[1,2]}\n", {"not available", "jsonl"}),
        BadTrain("net", "text2.u16.bin", row, {"--data", "text2.u16.bin", ".jsonl"}, {})});
   const auto from = [](const std::string& path) {
     return Words{"train", "actor", "--data=" + path, "--steps=1", "--batch=2", "--seq=16"};
@@ -300,6 +299,23 @@ TEST_F(FileTest, Rows_ThatCannotBeUsed_AreRefused) {
                  bad("long_y", R"({"x":[1,2,3,4,5,6,7,8],"y":[1,2,3,4,5]})"),
                  bad("words", R"({"x":[1,2,3,4,5,6,7,"8"],"y":[1,2,3,4]})"),
                  bad("huge", R"({"x":[1,2,3,4,5,6,7,1e400],"y":[1,2,3,4]})"), bad("blank", "")});
+}
+
+TEST_F(FileTest, MaskedRows_ThatCannotBeUsed_AreRefused) {
+  const auto bad = [&](const std::string& name, const std::string& line, Words said) {
+    said.push_back("--data");
+    said.push_back(name + ".jsonl: line 2: ");
+    return BadTrain("actor", name + ".jsonl", "{\"tokens\":[1,2]}\n" + line + "\n", said);
+  };
+  const std::string long_row = json{{"tokens", std::vector<int>(18, 1)}}.dump();
+  ExpectRefused({BadTrain("actor", "nothing.jsonl", "", {"--data", "nothing.jsonl"}),
+                 bad("long_tokens", long_row, {"18", "1 to 17", "--seq=16"}),
+                 bad("no_tokens", R"({"mask":[1]})", {"tokens is missing"}),
+                 bad("vocabulary", R"({"tokens":[1,257]})", {"257", "0 to 256"}),
+                 bad("short_mask", R"({"tokens":[1,2],"mask":[1]})", {"list of 2 values"}),
+                 bad("odd_mask", R"({"tokens":[1,2],"mask":[0,3]})", {"3", "0, 1, false or true"}),
+                 bad("numbers", R"({"x":[1],"y":[2]})", {"unknown field", "tokens, mask"}),
+                 bad("prose", "hello", {"not valid JSON"})});
 }
 
 // A FIFO keeps whoever opens it waiting; nobody may wait.

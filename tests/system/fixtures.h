@@ -67,6 +67,7 @@ class ReferenceRun {
   ReferenceRun(const TensorMap& mlp_weights, const reference::TrainOptions& options);
 
   std::vector<reference::Step> Train(int64_t steps, int64_t batch);
+  void set_learning_rate(double learning_rate) { trainer_.set_learning_rate(learning_rate); }
 
   const reference::Weights& weights() const { return trainer_.weights(); }
 

@@ -24,7 +24,15 @@ TrainArgs OtherText(int64_t steps) { return {Data().other_text.path, steps, 6, k
 
 class HistoryTest : public FixtureTest {
  protected:
+#ifdef REGROUP_TEST_TWO_NODES
+  // The same histories with ranks 2-3 on another node.
+  static void SetUpTestSuite() {
+    StartDaemonOnFixtures(2);
+    StartJoined("b", 2);
+  }
+#else
   static void SetUpTestSuite() { StartDaemonOnFixtures(4); }
+#endif
 
   static void CreateL2(const std::string& name, const std::string& ranks) {
     cli().Create(name, ranks, Data().untied.folder, OptimizerFlags(AdamW()));

@@ -203,7 +203,8 @@ TEST_F(InputTest, Create_WrongChoices_AreRefusedWithTheAllowedOnes) {
        {Create({"--lr=0.1", "--checks=some"}), kUsage, {"--checks", "some", "basic"}},
        {Create({"--lr=0.1", "--optimizer=sgd", "--beta1=0.5"}), kUsage, {"--beta1"}},
        {Create({"--lr=0.1", "--momentum=0.5"}), kUsage, {"--momentum"}},
-       {Create({"--role=infer", "--lr=0.1"}), kUsage, {"--lr"}}});
+       {Create({"--role=infer", "--lr=0.1"}), kUsage, {"--lr"}},
+       {Create({"--role=infer", "--recompute"}), kUsage, {"--recompute", "train"}}});
 }
 
 // Sizes are checked before anything is allocated.
@@ -219,16 +220,14 @@ TEST_F(InputTest, LaterFeatures_SayThatTheyAreNotAvailable) {
   const auto later = [&](Words command, const std::string& what) {
     table.push_back({std::move(command), kRefused, {"not available in this version", what}});
   };
-  for (const std::string flag : {"--offload=cpu", "--hpz=2", "--quantize-gather", "--dry-run",
-                                 "--recompute", "--shard-over=layers:dp"}) {
+  for (const std::string flag :
+       {"--offload=cpu", "--hpz=2", "--quantize-gather", "--dry-run", "--shard-over=layers:dp"}) {
     later(Create({"--lr=0.1", flag}), flag.substr(2, flag.find('=') - 2));
   }
-  later(Create({"--lr=0.1", "--dtype=fp16"}), "fp16");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--dry-run"}, "dry");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--in-place"}, "in");
   later({"engine", "relayout", "actor", "--ranks=1-2", "--tp=2"}, "--tp");
   later({"engine", "trace", "actor", "--flight"}, "flight");
-  later({"engine", "set", "actor", "--lr=0.5"}, "set");
   later({"checkpoint", "save", "actor", Data().root + "/checkpoint"}, "checkpoint");
   later({"checkpoint", "load", "actor", Data().root + "/checkpoint"}, "checkpoint");
   ExpectRefused(table);
@@ -356,8 +355,7 @@ TEST_F(InputTest, Generate_WrongInput_IsRefused) {
       {file("long", "[1]\n[1" + LongList() + "]\n"), kRefused, {"--tokens-file", "line 2", "64"}},
       {Generate({"--tokens-file=/nowhere"}), kUsage, {"--tokens-file"}},
       {Generate({"--tokens-file=" + folder}), kUsage, {"--tokens-file"}},
-      {Generate({}, "actor"), kRefused, {"trainer"}},
-      {Generate({}, "net"), kRefused, {"trainer"}}};
+      {Generate({}, "net"), kRefused, {"net", "language model"}}};
   for (const std::string value : {"1,x", ",", "1,,2", "-1", "257", "1,257", "2147483648", "1.5"}) {
     table.push_back(BadGenerateFlag("--tokens", value));
     table.back().said = {"--tokens"};

@@ -1,5 +1,6 @@
 // The wire itself: what regroupctl does not let one do, and the fields that scripts read.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
 #include <limits>
@@ -58,6 +59,44 @@ TEST_F(RpcTest, UnaryCall_WithoutADeadline_IsRefused) {
   const grpc::Status status = stub_->GetStatus(&context, {}, &response);
   EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
   EXPECT_NE(status.error_message().find("deadline"), std::string::npos) << status.error_message();
+}
+
+// Once means once, whoever restarted in between.
+TEST(RpcRestartTest, CreateEngine_SameRequestIdAfterARestart_ReturnsTheFirstAnswer) {
+  DaemonOptions options;
+  options.ranks = 1;
+  options.state_dir = NewFolder("state");
+  v1::CreateEngineRequest request;
+  request.set_request_id("id-over-a-restart");
+  request.mutable_spec()->set_name("e");
+  request.mutable_spec()->set_model(kMlpSpec);
+  request.mutable_spec()->mutable_layout()->add_ranks(0);
+  request.mutable_spec()->mutable_optimizer()->set_name("sgd");
+  request.mutable_spec()->mutable_optimizer()->set_learning_rate(0.1);
+  std::string id;
+  for (int start = 0; start < 2; ++start) {
+    const auto daemon = Daemon::Start(options);
+    ASSERT_NE(daemon, nullptr);
+    const auto stub = v1::Control::NewStub(
+        grpc::CreateChannel(daemon->address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::Operation operation;
+    const grpc::Status status = stub->CreateEngine(&context, request, &operation);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    if (start == 0) {
+      id = operation.id();
+      daemon->ctl().MustRun({"operation", "watch", id});
+      EXPECT_EQ(daemon->Stop(SIGKILL), 128 + SIGKILL);
+      continue;
+    }
+    EXPECT_EQ(operation.id(), id);
+    EXPECT_TRUE(operation.done());
+    EXPECT_EQ(operation.error(), "");
+    const Cli cli(*daemon);
+    // Its rank ended with the daemon.
+    EXPECT_TRUE(WaitUntil(absl::Seconds(20), [&] { return cli.State("e") == "FAILED"; }));
+  }
 }
 
 TEST_F(RpcTest, CreateEngine_SameRequestId_ReturnsTheFirstAnswer) {

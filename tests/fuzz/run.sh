@@ -5,6 +5,7 @@
 #                                            input that takes over 10 s, or allocation above 512 MB
 #   bash tests/fuzz/run.sh --keep [RUNS]     and adds what covers new code to tests/fuzz/corpus/
 #
+# Takes Debian's clang and libclang-rt-14-dev beside what deploy/install.sh --dev installs.
 # Ends with "N passed, N failed". A crash leaves its input in the folder that the last lines name.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -86,7 +86,7 @@ class ClusterTest : public ::testing::Test {
   static NodeWatcherOptions Options() {
     NodeWatcherOptions options;
     options.interval = absl::Milliseconds(5);
-    options.silence = absl::Milliseconds(300);
+    options.silence = absl::Seconds(1);
     return options;
   }
 

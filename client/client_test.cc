@@ -103,6 +103,33 @@ TEST(Client, Unreachable_IsAskedAgainWithinTheTimeout) {
   EXPECT_GT(clock.Now(), absl::UnixEpoch() + absl::Seconds(10) - options.longest_backoff);
 }
 
+// Between two attempts nobody but the client itself sees to the connection.
+TEST(Client, Unreachable_ServerStartsMeanwhile_IsReached) {
+  class StartingClock final : public ClientClock {
+   public:
+    explicit StartingClock(int port) : port_(port) {}
+    absl::Time Now() override { return absl::UnixEpoch(); }
+    bool Wait(absl::Duration, const absl::Notification*) override {
+      if (server_ != nullptr) return true;
+      server_ = std::make_unique<FakeControl>(port_);
+      server_->get_status = [](grpc::ServerContext*, const v1::GetStatusRequest&,
+                               v1::GetStatusResponse*) { return grpc::Status::OK; };
+      return true;
+    }
+
+   private:
+    const int port_;
+    std::unique_ptr<FakeControl> server_;
+  };
+  const int port = FakeControl().port();  // free again
+  StartingClock clock(port);
+  ClientOptions options;
+  options.clock = &clock;
+  const auto client = *Client::Connect(absl::StrCat("127.0.0.1:", port), options);
+  const absl::Status status = client->GetStatus().status();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(Client, Unreachable_CancelledWhileItPauses_EndsCancelled) {
   FakeControl server;
   absl::Notification cancel;

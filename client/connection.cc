@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;
 constexpr absl::Duration kLongestCall = absl::Hours(24);
+constexpr absl::Duration kConnecting = absl::Milliseconds(200);  // the pause and one attempt
+constexpr absl::Duration kLook = absl::Milliseconds(50);         // for a cancellation
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(
@@ -62,7 +64,17 @@ std::chrono::system_clock::time_point GrpcDeadline(absl::Duration left) {
 }
 
 Connection::Connection(const std::string& target, const ClientOptions& options)
-    : options_(options), stub_(v1::Control::NewStub(MakeChannel(target, options))) {}
+    : options_(options),
+      channel_(MakeChannel(target, options)),
+      stub_(v1::Control::NewStub(channel_)) {}
+
+void Connection::AwaitConnection(absl::Duration left, const absl::Notification* cancel) {
+  const absl::Time end = absl::Now() + std::min(left, kConnecting);
+  for (absl::Time now = absl::Now(); now < end; now = absl::Now()) {
+    if (cancel != nullptr && cancel->HasBeenNotified()) return;
+    if (channel_->WaitForConnected(absl::ToChronoTime(std::min(end, now + kLook)))) return;
+  }
+}
 
 absl::Status Connection::Probe(const absl::Notification* cancel) {
   CallOptions call;

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/client_options.h"
 #include "client/stream.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/async_unary_call.h"
 #include "proto/rpc_status.h"
@@ -70,6 +71,7 @@ class Connection {
       const absl::Duration pause = backoff.Next();
       if (clock().Now() + pause >= deadline) return status;
       if (!clock().Wait(pause, call.cancel)) return absl::CancelledError("cancelled");
+      AwaitConnection(deadline - clock().Now(), call.cancel);
     }
   }
 
@@ -77,6 +79,10 @@ class Connection {
   absl::Status Probe(const absl::Notification* cancel);
 
  private:
+  // Gives a connection that is being made a moment, `left` at most: gRPC goes on with it only while
+  // somebody waits for it, and a call fails at once until it is there.
+  void AwaitConnection(absl::Duration left, const absl::Notification* cancel);
+
   template <class Request, class Response>
   absl::Status CallOnce(Method<Request, Response> method, const Request& request,
                         const absl::Notification* cancel, absl::Duration left, Response* response) {
@@ -91,6 +97,7 @@ class Connection {
   }
 
   const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Control::Stub> stub_;
 };
 

@@ -44,15 +44,18 @@ class FakeControl : public v1::Control::Service {
   Stream<v1::GenerateRequest, v1::GenerateResponse> generate;
   Stream<v1::GetOperationRequest, v1::Operation> watch_operation;
 
-  FakeControl() {
+  // `port` is one that another server had; 0 = a free one.
+  explicit FakeControl(int port = 0) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
+                             &port_);
     builder.SetMaxReceiveMessageSize(64 << 20);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
   ~FakeControl() override { Stop(); }
 
+  int port() const { return port_; }
   std::string target() const { return "127.0.0.1:" + std::to_string(port_); }
 
   // Ends every call that is running, and takes no more.

@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/node/rpc_deadline.h"
 #include "daemon/node/steady_clock.h"
+#include "proto/rpc_deadline.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {

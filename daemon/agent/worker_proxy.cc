@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/agent/path_guard.h"
 #include "daemon/control/cancellation.h"
-#include "daemon/node/rpc_deadline.h"
+#include "proto/rpc_deadline.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {

@@ -17,10 +17,6 @@ absl::Status RoleError(absl::string_view field, const std::string& name, absl::s
                    v1::ERROR_REASON_INVALID_FIELD);
 }
 
-}  // namespace
-
-namespace {
-
 NodeRecord SelfOf(const ControlOptions& options) {
   NodeRecord self;
   self.name = options.node;

@@ -1,12 +1,12 @@
 #include "daemon/control/control_service.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <utility>
 
 #include "daemon/control/stream_writer.h"
 #include "daemon/control/watch_stream.h"
+#include "proto/rpc_deadline.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -17,27 +17,11 @@ using Unary = grpc::ServerUnaryReactor;
 constexpr absl::Duration kMaxTraceWait = absl::Seconds(30);
 constexpr char kOperationKey[] = "regroup-operation";
 
-// How long the caller of a unary call waits. INVALID_ARGUMENT if it would wait for ever.
-absl::StatusOr<absl::Duration> TimeLeft(const grpc::CallbackServerContext& context) {
-  if (context.deadline() == std::chrono::system_clock::time_point::max()) {
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     "the call has no deadline; allowed: unary calls with a deadline",
-                     v1::ERROR_REASON_INVALID_FIELD);
-  }
-  return absl::FromChrono(context.deadline()) - absl::Now();
-}
-
-Unary* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-  Unary* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
 // Answers at once with what `answer` returns.
 template <typename Answer>
 Unary* AnswerNow(grpc::CallbackServerContext* context, Answer answer) {
   const absl::StatusOr<absl::Duration> left = TimeLeft(*context);
-  return Finish(context, left.ok() ? answer() : left.status());
+  return Reply(context, left.ok() ? answer() : left.status());
 }
 
 template <typename T>
@@ -53,7 +37,7 @@ template <typename Request>
 Unary* ControlService::Accept(Context* context, const Request* request, v1::Operation* response,
                               absl::StatusOr<v1::Operation> (Control::*accept)(const Request&)) {
   const absl::StatusOr<absl::Duration> left = TimeLeft(*context);
-  if (!left.ok()) return Finish(context, left.status());
+  if (!left.ok()) return Reply(context, left.status());
   Unary* reactor = context->DefaultReactor();
   const absl::Status started = control_->StartTask([this, request, response, accept, reactor] {
     reactor->Finish(ToGrpc(Put((control_->*accept)(*request), response)));
@@ -84,7 +68,7 @@ Unary* ControlService::DescribeEngine(Context* context, const v1::DescribeEngine
 Unary* ControlService::TraceEngine(Context* context, const v1::TraceEngineRequest* request,
                                    v1::EngineTrace* response) {
   const absl::StatusOr<absl::Duration> left = TimeLeft(*context);
-  if (!left.ok()) return Finish(context, left.status());
+  if (!left.ok()) return Reply(context, left.status());
   Unary* reactor = context->DefaultReactor();
   control_->TraceEngine(*request, std::min(*left, kMaxTraceWait),
                         [reactor, response](absl::StatusOr<v1::EngineTrace> trace) {

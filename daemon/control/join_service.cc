@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "daemon/node/rpc_deadline.h"
+#include "proto/rpc_deadline.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,26 +10,10 @@
 #include "engine/group/comm_status.h"
 #include "engine/group/group.h"
 #include "grpcpp/support/server_callback.h"
+#include "proto/rpc_deadline.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
-namespace {
-
-absl::Status CheckDeadline(const grpc::CallbackServerContext& context) {
-  if (context.deadline() != std::chrono::system_clock::time_point::max()) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   "the call has no deadline; allowed: any finite deadline",
-                   v1::ERROR_REASON_INVALID_FIELD);
-}
-
-grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
-}  // namespace
-
 WorkerService::WorkerService(WorkerIdentity identity, EngineTable* table, Commands* commands,
                              Executor* executor)
     : identity_(std::move(identity)), table_(table), commands_(commands), executor_(executor) {}
@@ -46,7 +29,7 @@ absl::Status WorkerService::CheckIncarnation(uint64_t incarnation) const {
 grpc::ServerUnaryReactor* WorkerService::GetState(grpc::CallbackServerContext* context,
                                                   const v1::WorkerStateRequest*,
                                                   v1::WorkerState* response) {
-  const absl::Status status = CheckDeadline(*context);
+  const absl::Status status = TimeLeft(*context).status();
   if (status.ok()) FillState(response);
   return Reply(context, status);
 }
@@ -88,7 +71,7 @@ void WorkerService::FillState(v1::WorkerState* state) const {
 grpc::ServerUnaryReactor* WorkerService::OpenRendezvous(grpc::CallbackServerContext* context,
                                                         const v1::OpenRendezvousRequest* request,
                                                         v1::Rendezvous* response) {
-  absl::Status status = CheckDeadline(*context);
+  absl::Status status = TimeLeft(*context).status();
   if (status.ok()) status = CheckIncarnation(request->incarnation());
   if (status.ok()) status = Open(*request, response);
   return Reply(context, WithErrorDetail(status, "", "open_rendezvous"));
@@ -109,7 +92,7 @@ absl::Status WorkerService::Open(const v1::OpenRendezvousRequest& request,
 grpc::ServerUnaryReactor* WorkerService::Execute(grpc::CallbackServerContext* context,
                                                  const v1::Command* request,
                                                  v1::CommandResult* response) {
-  absl::Status status = CheckDeadline(*context);
+  absl::Status status = TimeLeft(*context).status();
   if (status.ok()) status = CheckIncarnation(request->incarnation());
   if (!status.ok()) return Reply(context, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -144,7 +127,7 @@ void WorkerService::CountCommand(uint64_t uid, int change) {
 grpc::ServerUnaryReactor* WorkerService::Abort(grpc::CallbackServerContext* context,
                                                const v1::AbortRequest* request,
                                                v1::AbortResponse*) {
-  absl::Status status = CheckDeadline(*context);
+  absl::Status status = TimeLeft(*context).status();
   if (status.ok()) status = CheckIncarnation(request->incarnation());
   if (!status.ok()) return Reply(context, status);
   if (const auto engine = table_->Find(request->engine_uid()); engine != nullptr) {
@@ -159,7 +142,7 @@ grpc::ServerUnaryReactor* WorkerService::Abort(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* WorkerService::GetTrace(grpc::CallbackServerContext* context,
                                                   const v1::WorkerTraceRequest* request,
                                                   v1::EngineTrace* response) {
-  absl::Status status = CheckDeadline(*context);
+  absl::Status status = TimeLeft(*context).status();
   if (status.ok()) status = FillTrace(request->engine_uid(), response);
   return Reply(context, status);
 }

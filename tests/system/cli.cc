@@ -1,5 +1,6 @@
 #include "tests/system/cli.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <ostream>
@@ -214,6 +215,19 @@ std::vector<std::string> Differences(const TensorMap& a, const TensorMap& b) {
     if (a.find(name) == a.end()) names.push_back(name);
   }
   return names;
+}
+
+void Cli::AwaitPhase(const std::string& engine, const std::string& phase, Process& client) const {
+  EXPECT_TRUE(WaitUntil(
+      absl::Seconds(60),
+      [&] {
+        if (!client.Running()) return true;
+        const nlohmann::json operations = ctl().MustRun({"operation", "list"}).json()["operations"];
+        return std::any_of(operations.begin(), operations.end(), [&](const nlohmann::json& each) {
+          return each["engine"] == engine && each["done"] == false && each["phase"] == phase;
+        });
+      }))
+      << engine << " never was in phase " << phase;
 }
 
 }  // namespace regroup::harness

@@ -84,6 +84,10 @@ class Cli {
   nlohmann::json Describe(const std::string& engine) const;
   std::vector<std::string> EngineNames() const;
 
+  // Waits until what `client` asked for on the engine is in `phase`, or `client` has ended: the
+  // phase may pass unseen.
+  void AwaitPhase(const std::string& engine, const std::string& phase, Process& client) const;
+
  private:
   const Daemon* daemon_;
 };

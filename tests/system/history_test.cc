@@ -2,12 +2,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "tests/system/cli.h"
 #include "tests/system/fixtures.h"
 
@@ -129,7 +127,6 @@ TEST_F(HistoryTest, Create_DisjointByTwoClientsAtOnce_BothTrain) {
   const std::vector<reference::Step> expected_a = reference.Train(1, 4);
   ReferenceRun tied(Data().tied, Data().other_text, Sgd());
   const std::vector<reference::Step> expected_b = tied.Train(1, 6);
-  std::mt19937 generator(7);
   const auto create = [](const std::string& name, const std::string& ranks,
                          const std::string& model, const reference::TrainOptions& options) {
     std::vector<std::string> command = {"engine", "create", name, "--ranks=" + ranks,
@@ -139,7 +136,9 @@ TEST_F(HistoryTest, Create_DisjointByTwoClientsAtOnce_BothTrain) {
   };
   for (int round = 0; round < 8 && !HasFailure(); ++round) {
     const auto a = create("a", "0,3", Data().untied.folder, AdamW());
-    absl::SleepFor(absl::Milliseconds(generator() % 100));  // any offset must do
+    // At once, and in each phase of the other's creation.
+    const std::vector<std::string> phases = {"", "prepare", "form", "load"};
+    if (round % 4 != 0) cli().AwaitPhase("a", phases[round % 4], *a);
     const auto b = create("b", "1,2", Data().tied.folder, Sgd());
     EXPECT_EQ(a->Finish(absl::Seconds(30)), 0) << a->Errors();
     EXPECT_EQ(b->Finish(absl::Seconds(30)), 0) << b->Errors();

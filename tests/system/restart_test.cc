@@ -3,12 +3,10 @@
 #include <signal.h>
 
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "tests/system/cli.h"
 #include "tests/system/fixtures.h"
 
@@ -193,13 +191,13 @@ TEST_F(RestartTest, KilledInARelayout_TheEngineIsWhole) {
   cli_->Create("e", "0-1", kBigMlp, OptimizerFlags(AdamW()));
   const TrainArgs rows = {Data().mlp_path, 1, 8, 0, {}};
   cli_->Train("e", rows);
-  std::mt19937 generator(3);
   std::string here = "0-1";
   std::string there = "1-3";
   int64_t steps = 1;
-  for (int i = 0; i < 3 && !HasFailure(); ++i) {
+  for (const char* phase : {"prepare", "move", "commit"}) {
+    if (HasFailure()) break;
     const auto move = cli_->ctl().Start({"engine", "relayout", "e", "--ranks=" + there});
-    absl::SleepFor(absl::Milliseconds(20 + generator() % 400));  // any moment must do
+    cli_->AwaitPhase("e", phase, *move);
     End(SIGKILL);
     move->Finish(absl::Seconds(60));
     StartPrimary(0);

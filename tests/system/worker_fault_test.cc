@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "tests/system/cli.h"
 #include "tests/system/fixtures.h"
 
@@ -171,14 +169,14 @@ TEST_F(WorkerFaultTest, Delete_WithAStoppedRank_EndsAndReplacesIt) {
 // Killed at any moment of a move: the engine is whole, in the old layout or the new one, or FAILED
 // because a rank that held state is gone. Never half, never a hang.
 TEST_F(WorkerFaultTest, Kill_DuringRelayout_LeavesAWholeOrAFailedEngine) {
-  std::mt19937 generator(5);
+  const std::vector<std::string> phases = {"prepare", "agree", "move", "commit"};
   for (int i = 0; i < 4 && !HasFailure(); ++i) {
     cli().Create("e", "0-3", kBigMlp, OptimizerFlags(AdamW()));
     cli().Train("e", Rows(1));
     const int rank = i % 2 == 0 ? 3 : 0;
     const pid_t pid = daemon().WorkerPid(rank);
     const auto move = cli().ctl().Start({"engine", "relayout", "e", "--ranks=0-1"});
-    absl::SleepFor(absl::Milliseconds(generator() % 250));  // any moment must do
+    cli().AwaitPhase("e", phases[i], *move);
     ASSERT_EQ(kill(pid, SIGKILL), 0);
     const CtlResult result = Collect(*move, absl::Seconds(10));
     if (result.exit != 0) {

@@ -1,6 +1,6 @@
 // What every service asks of a call.
-#ifndef DAEMON_NODE_RPC_DEADLINE_H_
-#define DAEMON_NODE_RPC_DEADLINE_H_
+#ifndef PROTO_RPC_DEADLINE_H_
+#define PROTO_RPC_DEADLINE_H_
 
 #include <chrono>
 
@@ -33,4 +33,4 @@ inline grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context,
 
 }  // namespace regroup
 
-#endif  // DAEMON_NODE_RPC_DEADLINE_H_
+#endif  // PROTO_RPC_DEADLINE_H_

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "absl/strings/str_cat.h"
 #include "engine/group/comm_status.h"
 #include "engine/group/thread_ranks.h"
 #include "gtest/gtest.h"
@@ -99,6 +100,20 @@ at::Tensor RunLoss(ShardedRunner& runner, const at::Tensor& rows) {
   return Loss([&](int unit, const at::Tensor& x) { return runner.Run(unit, x, Layer); }, rows);
 }
 
+// Each of the runner's shards is its interval of the whole gradients, by parameter id.
+void ExpectShards(ShardedRunner& runner, const ParamTable& table, const EngineState& state,
+                  const std::vector<at::Tensor>& whole) {
+  for (const Unit& unit : table.units()) {
+    const Interval held = state.units[unit.id].interval;
+    std::vector<at::Tensor> flat;
+    for (const int id : unit.parameters) flat.push_back(whole[id].reshape({-1}));
+    EXPECT_TRUE(runner.gradient_shard(unit.id)
+                    .narrow(0, 0, held.size())
+                    .allclose(at::cat(flat).narrow(0, held.begin, held.size()), 1e-5, 1e-6))
+        << "unit " << unit.id;
+  }
+}
+
 class ShardedRunnerRanks : public testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(ShardedRunnerRanks, GradientShards_EqualPlainAutograd_InEveryPass) {
@@ -122,15 +137,8 @@ TEST_P(ShardedRunnerRanks, GradientShards_EqualPlainAutograd_InEveryPass) {
       });
       ASSERT_TRUE(status.ok()) << status;
       runner.EndPass();
-      for (const Unit& unit : table.units()) {
-        const Interval held = state.units[unit.id].interval;
-        std::vector<at::Tensor> flat;
-        for (const int id : unit.parameters) flat.push_back(expected[id].reshape({-1}));
-        EXPECT_TRUE(runner.gradient_shard(unit.id)
-                        .narrow(0, 0, held.size())
-                        .allclose(at::cat(flat).narrow(0, held.begin, held.size()), 1e-5, 1e-6))
-            << "unit " << unit.id << ", pass " << pass;
-      }
+      SCOPED_TRACE(absl::StrCat("pass ", pass));
+      ExpectShards(runner, table, state, expected);
       if (pass == 1) buffers = runner.buffer_bytes();
     }
     EXPECT_EQ(runner.buffer_bytes(), buffers) << "the steady state takes no new buffer";
@@ -177,15 +185,8 @@ TEST_P(ShardedRunnerRanks, Accumulate_AddsTheShardsOfItsPasses_AndKeepsTheOtherT
         ASSERT_TRUE(status.ok()) << status;
         runner.EndPass();
       }
-      for (const Unit& unit : table.units()) {
-        const Interval held = state.units[unit.id].interval;
-        std::vector<at::Tensor> flat;
-        for (const int id : unit.parameters) flat.push_back(expected[id].reshape({-1}));
-        EXPECT_TRUE(runner.gradient_shard(unit.id)
-                        .narrow(0, 0, held.size())
-                        .allclose(at::cat(flat).narrow(0, held.begin, held.size()), 1e-5, 1e-6))
-            << "unit " << unit.id << ", step " << step;
-      }
+      SCOPED_TRACE(absl::StrCat("step ", step));
+      ExpectShards(runner, table, state, expected);
       if (step == 1) buffers = runner.buffer_bytes();
     }
     EXPECT_EQ(runner.buffer_bytes(), buffers) << "the steady state takes no new buffer";

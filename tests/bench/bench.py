@@ -5,10 +5,13 @@ median and the greatest over the rounds. A ratio is the median of the ratios of 
 these disagree by more than a quarter: the machine was not quiet enough to say.
 """
 import argparse
+import contextlib
 import os
 import statistics
+import subprocess
 import time
 
+import limits
 import ours
 import peers
 from ranks import Ranks
@@ -56,9 +59,29 @@ def wait_until_quiet(seconds=30):
     print("(the machine is not quiet)")
 
 
+MODELS = {"mlp": "MLP of 8.4 M, 64 rows a rank", "llama": "Llama of 29.5 M, 4 x 128 tokens a rank"}
+SETTING = "2 ranks, 1 thread each, AdamW, fp32"
+
+
+def step_seconds(system, running):
+    """The median of some steps; a step ends with its slowest rank."""
+    measured = running.run(5)
+    return statistics.median(measured if system == "regroup" else [max(ranks) for ranks in zip(*measured)])
+
+
+def check_shares(regroup, level, rounds):
+    regroup.set_checks(level)
+    regroup.run(2)  # a trace is recorded again
+    shares = []
+    for _ in range(rounds):
+        steps = regroup.run_with_checks(5)
+        shares.append(sum(checks for _, checks in steps) / sum(seconds for seconds, _ in steps))
+    return shares
+
+
 def steps(bin_dir, rounds):
-    for name, title in (("mlp", "Step, MLP of 8.4 M, 64 rows a rank"), ("llama", "Step, Llama of 29.5 M, 4 x 128 tokens a rank")):
-        systems, seconds, memory = {}, {}, {}
+    for name, title in MODELS.items():
+        systems, memory = {}, {}
         try:
             for system in ("compute", "fsdp2", "deepspeed"):
                 systems[system] = Ranks(peers.step_maker(system, name), 2)
@@ -69,77 +92,95 @@ def steps(bin_dir, rounds):
             seconds = {system: [] for system in systems}
             for _ in range(rounds):
                 for system, running in systems.items():
-                    measured = running.run(5)
-                    if system != "regroup":  # a step ends with its slowest rank
-                        measured = [max(ranks) for ranks in zip(*measured)]
-                    seconds[system].append(statistics.median(measured))
+                    seconds[system].append(step_seconds(system, running))
             for system, running in systems.items():
                 memory[system] = pss_mb(running.cluster.pids() if system == "regroup" else running.pids())
+            shares = {level: check_shares(systems["regroup"], level, rounds) for level in ("basic", "full")}
         finally:
             for system in systems.values():
                 system.close()
-        table(title + ": 2 ranks, 1 thread each, AdamW, fp32",
+        table(f"Step, {title}: {SETTING}",
               ["system", "ms, min / median / max", "÷ compute only", "÷ FSDP2", "PSS a rank, MB"],
               [[system, spread(values), ratio(values, seconds["compute"]), ratio(values, seconds["fsdp2"]),
                 f"{memory[system]:.0f}"] for system, values in seconds.items()])
+        table(f"Time inside checks, waiting for the other rank included ÷ step, {title}",
+              ["--checks", "%, min / median / max"],
+              [[level, spread(values, scale=100, digits=2)] for level, values in shares.items()])
+
+
+class MoveTimes:
+    """Seconds of a move by round: ours, DCP's, and of copying the same bytes, a thread a receiver."""
+
+    def __init__(self, title, receivers):
+        self._title, self._receivers = title, receivers
+        self.theirs, self.mine, self.limit, self.moved = [], [], [], 0
+
+    def run(self, theirs, mine, memcpy, counted):
+        slow = theirs()
+        fast, self.moved = mine()
+        copies = memcpy.run(self.moved // self._receivers)[:self._receivers]
+        if counted:
+            self.theirs.append(slow)
+            self.mine.append(fast)
+            self.limit.append(max(copies))
+
+    def report(self):
+        rows = (("DCP save + load, /dev/shm", self.theirs), ("Regroup", self.mine),
+                ("memcpy of these bytes, a thread a receiver", self.limit))
+        table(f"{self._title}: {self.moved / 1e6:.0f} MB", ["", "ms, min / median / max", "÷ Regroup"],
+              [[name, spread(values), ratio(values, self.mine)] for name, values in rows])
 
 
 def moves(bin_dir, rounds):
     four, two = (0, 1, 2, 3), (0, 1)
-    dcp, regroup = Ranks(peers.make_dcp, 4), None
     folder = f"/dev/shm/regroup-bench-{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        dcp = stack.enter_context(contextlib.closing(Ranks(peers.make_dcp, 4)))
+        memcpy = stack.enter_context(contextlib.closing(Ranks(limits.make_memcpy, 4)))
+        regroup = stack.enter_context(contextlib.closing(ours.Moves(bin_dir)))
 
-    def through_dcp(source, target, moments):
-        answers = dcp.run((source, target, moments, folder))
-        if not all(whole for _, whole in answers):
-            raise RuntimeError("what DCP loaded is not what it saved")
-        return max(seconds for seconds, _ in answers)
+        def through_dcp(source, target, moments):
+            answers = dcp.run((source, target, moments, folder))
+            if not all(whole for _, whole in answers):
+                raise RuntimeError("what DCP loaded is not what it saved")
+            return max(seconds for seconds, _ in answers)
 
-    def report(title, theirs, mine, moved):
-        table(title, ["system", "ms, min / median / max", "÷ Regroup"],
-              [["DCP save + load, /dev/shm", spread(theirs), ratio(theirs, mine)],
-               ["regroup", spread(mine), "1.00"]])
-        print(f"\nRegroup moved {moved / 1e6:.0f} MB.")
-
-    try:
-        regroup = ours.Moves(bin_dir)
-        times = {"4-2": ([], []), "2-4": ([], [])}
-        moved = {}
-        for counted in [False] + [True] * rounds:
-            for way, source, target, ranks in (("4-2", four, two, "0-1"), ("2-4", two, four, "0-3")):
-                theirs = through_dcp(source, target, True)
-                mine, moved[way] = regroup.relayout(ranks)
-                if counted:
-                    times[way][0].append(theirs)
-                    times[way][1].append(mine)
-        report("Relayout 4 -> 2 ranks, 97.5 M parameters with AdamW's moments", *times["4-2"], moved["4-2"])
-        report("Relayout 2 -> 4 ranks, the same state", *times["2-4"], moved["2-4"])
+        there = MoveTimes("Relayout 4 -> 2 ranks, 97.5 M parameters with AdamW's moments", 2)
+        back = MoveTimes("Relayout 2 -> 4 ranks, the same state", 2)  # two of the four hold what they need
+        sync = MoveTimes("Sync, 2 trainer ranks -> inference on a third, 97.5 M parameters", 1)
+        wait_until_quiet()
+        for turn in range(-2, rounds):  # the first ones touch memory that the machine has not given yet
+            there.run(lambda: through_dcp(four, two, True), lambda: regroup.relayout("0-1"), memcpy, turn >= 0)
+            back.run(lambda: through_dcp(two, four, True), lambda: regroup.relayout("0-3"), memcpy, turn >= 0)
+        there.report()
+        back.report()
         regroup.start_sync()
-        theirs, mine, count = [], [], 0
-        for counted in [False] + [True] * rounds:
-            slow, (fast, count) = through_dcp(two, (2,), False), regroup.sync()
-            if counted:
-                theirs.append(slow)
-                mine.append(fast)
-        report("Sync, 2 trainer ranks -> inference on a third, 97.5 M parameters", theirs, mine, count)
-    finally:
-        dcp.close()
-        if regroup:
-            regroup.close()
+        for turn in range(-2, rounds):
+            sync.run(lambda: through_dcp(two, (2,), False), regroup.sync, memcpy, turn >= 0)
+        sync.report()
+
+
+def latency(bin_dir):
+    program = os.path.join(bin_dir, "tests/bench/latency")
+    print("\n### RPC latency beside four workers\n", flush=True)
+    subprocess.run([program], check=True, cwd=program + ".runfiles/regroup",
+                   env={**os.environ, "TEST_SRCDIR": program + ".runfiles", "TEST_WORKSPACE": "regroup"})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bin", required=True, help="folder of daemon/regroupd and client/regroupctl")
+    parser.add_argument("--bin", required=True, help="Bazel's folder of the programs that were built")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["steps", "moves"])
+    parser.add_argument("--only", choices=["steps", "moves", "latency"])
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error(f"--rounds={arguments.rounds}: at least 1")
-    if arguments.only != "moves":
+    if arguments.only in (None, "steps"):
         steps(arguments.bin, arguments.rounds)
-    if arguments.only != "steps":
+    if arguments.only in (None, "moves"):
         moves(arguments.bin, arguments.rounds)
+    if arguments.only in (None, "latency"):
+        latency(arguments.bin)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ double Report(const char* state, const std::vector<Call>& calls,
   double worst = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
     const Measured& m = measured[i];
-    std::printf("%-10s %-10s %6zu %8.2f %8.2f %8.2f %8.2f\n", state, calls[i].name,
+    std::printf("| %s | %s | %zu | %.2f | %.2f | %.2f | %.2f |\n", state, calls[i].name,
                 m.milliseconds.size(), m.Quantile(0.5), m.Quantile(0.95), m.Quantile(0.99),
                 m.milliseconds.back());
     worst = std::max(worst, m.Quantile(0.95));
@@ -97,8 +97,8 @@ int Run() {
        }},
       {"operations", [&] { return (*client)->ListOperations().status(); }},
   };
-  std::printf("%-10s %-10s %6s %8s %8s %8s %8s   (ms)\n", "workers", "call", "calls", "p50", "p95",
-              "p99", "max");
+  std::printf("| workers | call | calls | p50, ms | p95 | p99 | max |\n");
+  std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   Report("idle", calls, Measure(calls));
   harness::TrainArgs forever = rows;
   forever.steps = 1000000;
@@ -109,7 +109,8 @@ int Run() {
   if (!train->Running()) ADD_FAILURE() << "training ended: " << train->Errors();
   train->Signal(SIGINT);
   train->Finish(absl::Seconds(60));
-  std::printf("largest p95 while four workers train: %.2f ms (bound: %.0f ms)\n", worst, kBoundMs);
+  std::printf("\nLargest p95 while four workers train: %.2f ms (bound: %.0f ms)\n", worst,
+              kBoundMs);
   return worst <= kBoundMs ? 0 : 1;
 }
 

@@ -91,7 +91,16 @@ class Steps:
         self._train = ["train", "actor", f"--batch={rows}", *data]
 
     def run(self, count):
-        return [step["seconds"] for step in self.cluster.call(*self._train, f"--steps={count}")]
+        """The seconds of each of `count` steps."""
+        return [seconds for seconds, _ in self.run_with_checks(count)]
+
+    def run_with_checks(self, count):
+        """For each of `count` steps its seconds, and those of them in checks."""
+        steps = self.cluster.call(*self._train, f"--steps={count}")
+        return [(step["seconds"], step["checkSeconds"]) for step in steps]
+
+    def set_checks(self, level):
+        self.cluster.call("engine", "set", "actor", f"--checks={level}")
 
     def close(self):
         self.cluster.close()

@@ -19,6 +19,7 @@ def _serve(make, rank, world, port, pipe):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
                       DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
+    os.dup2(2, 1)  # what libraries print is no table
     try:
         import torch
         import torch.distributed as dist

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints every table of docs/benchmarks.md: Regroup beside its peers and the limits, measured in turn.
 #
-#   bash tests/bench/run.sh [--rounds=N] [--only=steps|moves]
+#   bash tests/bench/run.sh [--rounds=N] [--only=steps|moves|latency]
 #
 # Takes what deploy/install.sh installs and, the first time, Python packages of several GB (requirements.txt and
 # DeepSpeed) into $XDG_CACHE_HOME/regroup/bench-venv. Takes a quiet machine and about 12 GB of memory.
@@ -18,6 +18,6 @@ if [[ ! -e $venv/done ]] || ! cmp -s tests/bench/requirements.txt "$venv/done"; 
   cp tests/bench/requirements.txt "$venv/done"
 fi
 bazel_cmd build --jobs="$bazel_jobs" --color=no --curses=no --noshow_progress --show_result=0 \
-  --ui_event_filters=-info //daemon:regroupd //daemon:regroup-worker //client:regroupctl
+  --ui_event_filters=-info //daemon:regroupd //daemon:regroup-worker //client:regroupctl //tests/bench:latency
 bin=$(bazel_cmd info bazel-bin 2>/dev/null)
 PYTHONPATH=tests/bench exec "$venv/bin/python" tests/bench/bench.py --bin="$bin" "$@"

@@ -163,7 +163,10 @@ absl::Status CheckTimeout(const google::protobuf::Duration& timeout) {
   const double seconds = static_cast<double>(timeout.seconds()) + timeout.nanos() * 1e-9;
   const bool valid = timeout.nanos() > -1000000000 && timeout.nanos() < 1000000000;
   if (valid && seconds >= 1 && seconds <= kMaxTimeoutSeconds) return absl::OkStatus();
-  return FieldError("--timeout", absl::StrCat(seconds, "s"), "is out of range", "1s to 1h");
+  // As it was given: a sum would hide what is wrong with its parts.
+  std::string given = absl::StrCat(timeout.seconds(), "s");
+  if (timeout.nanos() != 0) absl::StrAppend(&given, " ", timeout.nanos(), "ns");
+  return FieldError("--timeout", given, "is out of range", "1s to 1h");
 }
 
 template <typename Enum>

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -133,43 +132,6 @@ TEST_F(RpcTest, Errors_CarryTheirDetail) {
   ASSERT_TRUE(detail.has_value());
   EXPECT_NE(detail->reason(), v1::ERROR_REASON_UNSPECIFIED);
   EXPECT_NE(status.error_message().find("nobody"), std::string::npos) << status.error_message();
-}
-
-// A spec that regroupctl would never send.
-TEST_F(RpcTest, CreateEngine_WrongFields_AreRefusedByTheServerToo) {
-  std::vector<v1::CreateEngineRequest> requests;
-  const auto add = [&]() -> v1::EngineSpec* {
-    requests.push_back(Request("wrong-" + std::to_string(requests.size()), "e"));
-    return requests.back().mutable_spec();
-  };
-  add()->set_name("../x");
-  add()->set_name("");
-  add()->mutable_layout()->clear_ranks();
-  add()->mutable_layout()->add_ranks(0);
-  add()->mutable_layout()->set_ranks(0, -1);
-  add()->mutable_layout()->set_ranks(0, 7);
-  add()->mutable_optimizer()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
-  add()->mutable_optimizer()->set_learning_rate(-1);
-  add()->mutable_optimizer()->set_momentum(std::numeric_limits<double>::infinity());
-  add()->mutable_optimizer()->set_name("lion");
-  add()->set_clip_norm(-1);
-  add()->mutable_timeout()->set_seconds(-1);
-  add()->set_model("");
-  add()->set_model("relative/folder");
-  add()->set_role(static_cast<v1::Role>(77));
-  add()->set_device("tpu");
-  for (const v1::CreateEngineRequest& request : requests) {
-    v1::Operation operation;
-    const grpc::Status status = Create(request, &operation);
-    const bool refused_later =
-        status.ok() && cli().ctl().Run({"operation", "watch", operation.id()}).exit != 0;
-    EXPECT_TRUE(!status.ok() || refused_later) << request.ShortDebugString();
-    EXPECT_TRUE(cli().EngineNames().empty()) << request.ShortDebugString();
-    if (status.ok()) continue;
-    EXPECT_TRUE(DetailOf(FromGrpc(status)).has_value()) << status.error_message();
-    EXPECT_NE(status.error_code(), grpc::INTERNAL) << status.error_message();
-    EXPECT_NE(status.error_code(), grpc::UNKNOWN) << status.error_message();
-  }
 }
 
 void ExpectFields(const nlohmann::json& object, const std::vector<std::string>& fields) {

@@ -204,7 +204,7 @@ class FolderWriter : public ExportWriter {
     const auto size =
         static_cast<off_t>(header->size()) + (entries.empty() ? 0 : entries.back().end);
     // A full disk is noticed before anything is gathered. File systems without it notice later.
-    if (fallocate(fd_, 0, 0, size) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
+    if (fallocate(fd_, 0, 0, size) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
       return WriteError(errno, path_);
     }
     bytes_ += size;

@@ -184,12 +184,12 @@ TEST_F(RpcRefusalTest, CreateEngine) {
       },
       {"--dp=65536", "4"});
 
-  for (const double lr : {kNan, kInf, -kInf, -1.0, 0.0}) {
+  for (const double lr : {kNan, kInf, -kInf, -1.0, 0.0, 1e39, 1e-50}) {
     refuse([&](auto& spec) { spec.mutable_optimizer()->set_learning_rate(lr); },
            {"--lr=", "above 0"});
   }
   refuse([](auto& spec) { spec.clear_optimizer(); }, {"--lr="});
-  for (const double value : {kNan, kInf, -kInf, -1.0}) {
+  for (const double value : {kNan, kInf, -kInf, -1.0, 1e39}) {
     refuse([&](auto& spec) { spec.mutable_optimizer()->set_momentum(value); }, {"--momentum="});
     refuse([&](auto& spec) { spec.mutable_optimizer()->set_weight_decay(value); },
            {"--weight-decay="});
@@ -270,7 +270,7 @@ TEST_F(RpcRefusalTest, SetEngine) {
     refuse([&](auto& request) { request.set_checks(static_cast<v1::CheckLevel>(value)); },
            {"--checks=" + std::to_string(value), "off, basic, full"});
   }
-  for (const double lr : {kNan, kInf, -kInf, -1.0, 0.0}) {
+  for (const double lr : {kNan, kInf, -kInf, -1.0, 0.0, 1e39, 1e-50}) {
     refuse([&](auto& request) { request.set_learning_rate(lr); }, {"--lr=", "above 0"});
   }
   const std::vector<std::pair<int64_t, int>> durations = {

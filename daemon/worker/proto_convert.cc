@@ -237,6 +237,7 @@ v1::TrainRecord RecordToProto(const StepResult& result, double seconds) {
   record.set_reason(result.reason);
   record.set_data_position(result.data_position);
   record.set_learning_rate(result.learning_rate);
+  record.set_check_seconds(result.check_seconds);
   return record;
 }
 

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <map>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "engine/group/comm_status.h"
 #include "engine/layout/rank_list.h"
 
@@ -116,10 +118,15 @@ absl::Status Disagreement(const Group& group, absl::string_view where,
   return WithReason(absl::AbortedError(Shorten(message, kMaxMessage)), "RANKS_DISAGREE");
 }
 
+thread_local absl::Duration time_in_agreements;
+
 }  // namespace
+
+absl::Duration TimeInAgreements() { return time_in_agreements; }
 
 absl::Status Agree(Group& group, absl::string_view phase, const std::vector<std::string>& values,
                    const absl::Status& failure) {
+  const absl::Cleanup count = [start = absl::Now()] { time_in_agreements += absl::Now() - start; };
   const std::string where = absl::StrCat(
       "engine ", group.options().engine, ", phase ", phase, ", group ", group.options().name,
       " of ranks ", Shorten(FormatRankList(group.options().ranks), kMaxShownValue));

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "engine/group/group.h"
 
 namespace regroup {
@@ -19,6 +20,9 @@ namespace regroup {
 // deadline.
 absl::Status Agree(Group& group, absl::string_view phase, const std::vector<std::string>& values,
                    const absl::Status& failure = absl::OkStatus());
+
+// What this thread has spent in Agree since it started: to be set beside the time of a step.
+absl::Duration TimeInAgreements();
 
 }  // namespace regroup
 

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 #include "engine/group/thread_ranks.h"
@@ -194,6 +195,20 @@ TEST(Agreement, SameValues_Agree) {
   RunInGroup({0, 3, 1}, kTimeout, [](int, std::unique_ptr<Group> group) {
     EXPECT_TRUE(Agree(*group, "create", {"a", "b"}).ok());
     EXPECT_TRUE(Agree(*group, "create", {}).ok());
+  });
+}
+
+TEST(Agreement, TimeInAgreements_CountsWhatThisThreadSpent) {
+  RunInGroup({0, 1}, kTimeout, [](int, std::unique_ptr<Group> group) {
+    const absl::Duration before = TimeInAgreements();
+    EXPECT_EQ(before, absl::ZeroDuration()) << "a thread of its own";
+    const absl::Time start = absl::Now();
+    EXPECT_TRUE(Agree(*group, "create", {"a"}).ok());
+    EXPECT_GT(TimeInAgreements(), before);
+    EXPECT_LE(TimeInAgreements() - before, absl::Now() - start);
+    const absl::Duration after = TimeInAgreements();
+    EXPECT_TRUE(group->Barrier("not an agreement").ok());
+    EXPECT_EQ(TimeInAgreements(), after);
   });
 }
 

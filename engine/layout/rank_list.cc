@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -59,7 +58,7 @@ absl::string_view Explain(NumberError error) {
 absl::StatusOr<std::vector<int>> ParseRankList(absl::string_view text) {
   if (text.empty()) return BadItem(text, text, "is empty");
   std::vector<int> ranks;
-  absl::flat_hash_set<int> seen;
+  std::vector<bool> seen;  // by rank, up to the largest so far
   for (absl::string_view item : absl::StrSplit(text, ',')) {
     if (item.empty()) return BadItem(text, item, "is empty");
     const std::pair<absl::string_view, absl::string_view> ends =
@@ -71,10 +70,12 @@ absl::StatusOr<std::vector<int>> ParseRankList(absl::string_view text) {
     if (error == NumberError::kNone && is_range) error = ParseRank(ends.second, &last);
     if (error != NumberError::kNone) return BadItem(text, item, Explain(error));
     if (last < first) return BadItem(text, item, "is a reversed range");
+    if (static_cast<size_t>(last) >= seen.size()) seen.resize(last + 1);
     for (int rank = first; rank <= last; ++rank) {
-      if (!seen.insert(rank).second) {
+      if (seen[rank]) {
         return BadItem(text, item, absl::StrCat("gives rank ", rank, " a second time"));
       }
+      seen[rank] = true;
       ranks.push_back(rank);
     }
   }

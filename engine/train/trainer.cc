@@ -45,6 +45,7 @@ class ZeroTrainer : public Trainer {
   absl::StatusOr<StepResult> Step(const Dataset& data, int64_t batch, int64_t accumulate) override {
     if (absl::Status failure = group_->failure(); !failure.ok()) return failure;
     StepResult result;
+    const absl::Duration checked_before = TimeInAgreements();
     result.learning_rate = spec_.optimizer.learning_rate;
     const std::vector<int64_t> rows = BatchRows(state_.data_position, batch, data.rows());
     result.tokens = data.CountTargets(rows);
@@ -61,6 +62,7 @@ class ZeroTrainer : public Trainer {
     result.step = state_.step;
     result.data_position = state_.data_position;
     result.weights_version = state_.weights_version;
+    result.check_seconds = absl::ToDoubleSeconds(TimeInAgreements() - checked_before);
     return result;
   }
 

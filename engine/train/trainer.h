@@ -31,6 +31,7 @@ struct StepResult {
   int64_t data_position = 0;  // after it
   int64_t weights_version = 0;
   double learning_rate = 0;
+  double check_seconds = 0;  // that this rank spent in agreements, waiting for others included
 };
 
 struct MemoryUse {

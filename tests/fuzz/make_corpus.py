@@ -107,6 +107,7 @@ def main():
         b"\3" + field(1, "id") + field(2, "rollout") + field(3, field(1, b"\1\2\3")) + field(4, 8) + field(6, 0.5),
         b"\4" + field(1, "id") + field(2, "actor") + field(3, "/dev/shm/out"), b"\4" + field(3, "/etc/out"),
         b"\5" + field(1, "id") + field(2, "actor") + field(3, "rollout"), b"\5" + field(2, "a") + field(3, "a"),
+        b"\6" + field(1, "id") + field(2, "actor") + field(5, 0.01), b"\6" + field(2, "rollout") + field(3, 1) + field(5, -1.0),
     ])
 
 

@@ -35,7 +35,7 @@ bool Parse(const uint8_t* data, size_t size, Request* request) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const int kind = *data++ % 6;
+  const int kind = *data++ % 7;
   --size;
   if (kind == 0) {
     v1::CreateEngineRequest request;
@@ -52,9 +52,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else if (kind == 4) {
     v1::ExportEngineRequest request;
     if (Parse(data, size, &request)) CheckError(CheckExport(request, Limits()).status());
-  } else {
+  } else if (kind == 5) {
     v1::SyncEngineRequest request;
     if (Parse(data, size, &request)) CheckError(CheckSync(request));
+  } else {
+    v1::SetEngineRequest request;
+    for (const v1::Role role : {v1::ROLE_TRAIN, v1::ROLE_INFER}) {
+      if (Parse(data, size, &request)) CheckError(CheckSet(request, role));
+    }
   }
   return 0;
 }

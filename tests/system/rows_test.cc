@@ -148,8 +148,9 @@ TEST_F(RowsTest, Train_EveryRecord_HasAllFieldsOfItsOwnStep) {
   ASSERT_EQ(records.size(), 3u);
   for (size_t i = 0; i < records.size(); ++i) {
     const nlohmann::json& record = records[i];
-    for (const char* field : {"step", "loss", "gradNorm", "tokens", "seconds", "skipped", "reason",
-                              "dataPosition", "learningRate", "operation", "dropped"}) {
+    for (const char* field :
+         {"step", "loss", "gradNorm", "tokens", "seconds", "skipped", "reason", "dataPosition",
+          "learningRate", "operation", "dropped", "checkSeconds"}) {
       ASSERT_TRUE(record.contains(field)) << field << ": " << record;
     }
     const bool skipped = i == 1;

@@ -513,8 +513,7 @@ TEST_F(RpcRefusalTest, RequestId_UsedAgain_IsShownInOneLine) {
   ExpectRefused("delete", Send(&v1::Control::Stub::DeleteEngine, deletion), grpc::ALREADY_EXISTS,
                 {"request_id 'i\\x00\\n", "allowed"});
   v1::TrainRequest train;
-  train.set_request_id(id + "t");
-  train.mutable_request_id()->erase(1, 1);
+  train.set_request_id("j\n" + std::string(126, '\x7f'));
   train.set_name("actor");
   train.set_data(Data().text.path);
   train.set_steps(1);
@@ -530,7 +529,7 @@ TEST_F(RpcRefusalTest, RequestId_UsedAgain_IsShownInOneLine) {
       continue;
     }
     ExpectRefused("train", status, grpc::ALREADY_EXISTS,
-                  {"request_id 'i\\n", "was used before, by operation op-", "allowed"});
+                  {"request_id 'j\\n", "was used before, by operation op-", "allowed"});
   }
 }
 

@@ -27,6 +27,7 @@ void OpenStandardFiles() {
 // Blocks the signals that stop the daemon, in all threads to come, and returns where they arrive.
 int CatchSignals() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, no end
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

@@ -9,7 +9,8 @@
 
 namespace regroup {
 
-// Thread safe; neither loses code, message or detail.
+// Thread safe; neither loses code or detail, nor the message up to some thousand bytes: what is
+// longer would not arrive at all, and is cut.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

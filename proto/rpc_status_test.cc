@@ -33,6 +33,16 @@ TEST(RpcStatus, FromGrpc_ForeignDetails_AreDropped) {
   EXPECT_FALSE(DetailOf(FromGrpc(foreign)).has_value());
 }
 
+TEST(RpcStatus, ToGrpc_MessageTooLongForMetadata_IsCutBetweenCharacters) {
+  const std::string fits(6000, 'x');
+  EXPECT_EQ(ToGrpc(absl::NotFoundError(fits)).error_message(), fits);
+  EXPECT_EQ(ToGrpc(absl::NotFoundError(fits + "y")).error_message(), fits + "...");
+  std::string accents = "x";
+  while (accents.size() < 100000) accents += "\xc3\xa9";
+  const std::string cut = ToGrpc(absl::NotFoundError(accents)).error_message();
+  EXPECT_EQ(cut, accents.substr(0, 1999) + "...");  // three bytes each on the wire
+}
+
 TEST(RpcStatus, NotAvailable_NamesWhat) {
   EXPECT_EQ(NotAvailable("--tp=2").message(), "not available in this version: --tp=2");
 }

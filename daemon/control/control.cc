@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/control/operations.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -106,10 +107,11 @@ absl::StatusOr<std::string> Control::OnceAsStream(const std::string& request_id,
   });
   if (!operation.ok()) return operation.status();
   if (accepted) return operation->id();
-  return MakeError(absl::StatusCode::kAlreadyExists,
-                   absl::StrCat("request_id '", request_id, "' was used before, by operation ",
-                                operation->id(), "; a stream is not run twice; allowed: a new id"),
-                   v1::ERROR_REASON_INVALID_FIELD);
+  return MakeError(
+      absl::StatusCode::kAlreadyExists,
+      absl::StrCat("request_id '", Printable(request_id), "' was used before, by operation ",
+                   operation->id(), "; a stream is not run twice; allowed: a new id"),
+      v1::ERROR_REASON_INVALID_FIELD);
 }
 
 RequestLimits Control::LimitsOn(absl::Span<const int> ranks) const {

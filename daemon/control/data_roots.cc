@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/control/field_error.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -17,12 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kMaxShownPath = 400;  // bytes of it, in a message
+
 bool IsUnder(const std::string& path, const std::string& root) {
   return path == root || absl::StartsWith(path, root.back() == '/' ? root : root + "/");
 }
 
 absl::Status NotFound(absl::string_view flag, const std::string& path, const std::string& why) {
-  return MakeError(absl::StatusCode::kNotFound, absl::StrCat(flag, "=", path, ": ", why),
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat(flag, "=", Printable(path, kMaxShownPath), ": ", why),
                    v1::ERROR_REASON_INVALID_FIELD);
 }
 
@@ -149,7 +153,9 @@ absl::StatusOr<std::string> DataRoots::ResolveNewFolder(absl::string_view flag,
   const absl::StatusOr<std::string> resolved = ResolveFolder(flag, parent);
   if (resolved.ok()) return (fs::path(*resolved) / name.filename()).string();
   if (!absl::IsNotFound(resolved.status())) return Outside(flag, path);
-  return NotFound(flag, path, absl::StrCat("there is no folder ", parent, " to make it in"));
+  return NotFound(
+      flag, path,
+      absl::StrCat("there is no folder ", Printable(parent, kMaxShownPath), " to make it in"));
 }
 
 }  // namespace regroup

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/control/stored_engine.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -122,10 +123,11 @@ absl::StatusOr<EngineRecord> EngineRegistry::Find(const std::string& name) const
   }
   v1::ErrorDetail detail;
   detail.set_reason(v1::ERROR_REASON_INVALID_FIELD);
-  detail.set_engine(name);
-  return MakeError(absl::StatusCode::kNotFound,
-                   absl::StrCat("engine '", name, "' does not exist; engines: ", Names(records_)),
-                   detail);
+  detail.set_engine(Printable(name));
+  return MakeError(
+      absl::StatusCode::kNotFound,
+      absl::StrCat("engine '", Printable(name), "' does not exist; engines: ", Names(records_)),
+      detail);
 }
 
 absl::optional<EngineRecord> EngineRegistry::Get(uint64_t uid) const {

@@ -3,9 +3,9 @@
 #define DAEMON_CONTROL_FIELD_ERROR_H_
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 
 namespace regroup {
@@ -14,11 +14,8 @@ namespace regroup {
 // cut and unprintable bytes escaped.
 inline absl::Status FieldError(absl::string_view flag, absl::string_view value,
                                absl::string_view problem, absl::string_view allowed) {
-  constexpr size_t kMost = 200;
-  const bool cut = value.size() > kMost;
   return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat(flag, "=", absl::CEscape(value.substr(0, kMost)), cut ? "..." : "",
-                                " ", problem, "; allowed: ", allowed),
+                   absl::StrCat(flag, "=", Printable(value), " ", problem, "; allowed: ", allowed),
                    v1::ERROR_REASON_INVALID_FIELD);
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -36,7 +37,7 @@ v1::Operation OperationTable::Snapshot(const Entry& entry) {
 
 absl::Status OperationTable::NotFound(const std::string& id) const {
   return MakeError(absl::StatusCode::kNotFound,
-                   absl::StrCat("operation '", id, "' does not exist (the last ", kKept,
+                   absl::StrCat("operation '", Printable(id), "' does not exist (the last ", kKept,
                                 " finished ones are kept)"),
                    v1::ERROR_REASON_INVALID_FIELD);
 }

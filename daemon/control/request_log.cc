@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/layout/human_text.h"
 #include "proto/rpc_status.h"
 #include "spdlog/spdlog.h"
 #include "xxhash.h"
@@ -43,7 +44,7 @@ absl::StatusOr<absl::optional<v1::Operation>> RequestLog::Find(
   if (entry == entries_.end()) return absl::optional<v1::Operation>();
   if (entry->second.request != DigestOf(request)) {
     return MakeError(absl::StatusCode::kAlreadyExists,
-                     absl::StrCat("request_id '", id, "' was used for another request (",
+                     absl::StrCat("request_id '", Printable(id), "' was used for another request (",
                                   entry->second.answer.kind(), " ", entry->second.answer.engine(),
                                   "); allowed: a new id for a new request"),
                      v1::ERROR_REASON_INVALID_FIELD);
@@ -57,7 +58,7 @@ void RequestLog::Remember(const std::string& id, const google::protobuf::Message
   if (store_ != nullptr) {
     const absl::Status status = store_->PutRequest(
         {id, absl::ToUnixMicros(now), DigestOf(request), answer}, absl::ToUnixMicros(now - kKept));
-    if (!status.ok()) spdlog::error("request {}: {}", id, std::string(status.message()));
+    if (!status.ok()) spdlog::error("request {}: {}", Printable(id), std::string(status.message()));
   }
   ages_.push_back({now, id});
   Forget(now);

@@ -1,6 +1,7 @@
 #include "daemon/control/validate.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "daemon/control/field_error.h"
 #include "engine/layout/layout.h"
@@ -46,9 +48,20 @@ absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t least, in
                     absl::StrCat(least, " to ", most));
 }
 
+// What the ranks compute with in fp32: a value that is 0 or infinite there must not pass as
+// another.
+bool FitsFp32(double value) { return value >= FLT_MIN && value <= FLT_MAX; }
+
 absl::Status CheckAboveZero(absl::string_view flag, double value) {
-  if (std::isfinite(value) && value > 0) return absl::OkStatus();
-  return FieldError(flag, Text(value), "is out of range", "a finite number above 0");
+  if (FitsFp32(value)) return absl::OkStatus();
+  return FieldError(flag, Text(value), "is out of range",
+                    "a number above 0, from 1.2e-38 to 3.4e+38 as in fp32");
+}
+
+absl::Status CheckZeroOrFp32(absl::string_view flag, double value) {
+  if (value == 0 || FitsFp32(value)) return absl::OkStatus();
+  return FieldError(flag, Text(value), "is out of range",
+                    "0, or a number from 1.2e-38 to 3.4e+38 as in fp32");
 }
 
 absl::Status CheckNotNegative(absl::string_view flag, double value) {
@@ -57,8 +70,9 @@ absl::Status CheckNotNegative(absl::string_view flag, double value) {
 }
 
 absl::Status CheckBeta(absl::string_view flag, double value) {
-  if (value >= 0 && value < 1) return absl::OkStatus();  // false for NaN
-  return FieldError(flag, Text(value), "is out of range", "0 or above and below 1");
+  if (value >= 0 && static_cast<float>(value) < 1) return absl::OkStatus();  // false for NaN
+  return FieldError(flag, value < 1 ? absl::StrFormat("%.17g", value) : Text(value),
+                    "is out of range", "0 or above and below 1, in fp32 too");
 }
 
 // The first error of several checks.
@@ -117,15 +131,15 @@ absl::StatusOr<v1::OptimizerSpec> CheckOptimizer(const v1::OptimizerSpec& given)
     return FieldError("--optimizer", optimizer.name(), "is unknown", "sgd, adam, adamw");
   }
   if (optimizer.learning_rate() == 0) {
-    return FieldError("--lr", "0", "is out of range (it is required)", "a finite number above 0");
+    return FieldError("--lr", "0", "is out of range (it is required)", "a number above 0");
   }
   const absl::Status status = FirstOf({
       CheckAboveZero("--lr", optimizer.learning_rate()),
-      CheckNotNegative("--momentum", optimizer.momentum()),
+      CheckZeroOrFp32("--momentum", optimizer.momentum()),
       CheckBeta("--beta1", optimizer.beta1()),
       CheckBeta("--beta2", optimizer.beta2()),
-      adam ? CheckAboveZero("--eps", optimizer.eps()) : CheckNotNegative("--eps", optimizer.eps()),
-      CheckNotNegative("--weight-decay", optimizer.weight_decay()),
+      adam ? CheckAboveZero("--eps", optimizer.eps()) : CheckZeroOrFp32("--eps", optimizer.eps()),
+      CheckZeroOrFp32("--weight-decay", optimizer.weight_decay()),
   });
   if (!status.ok()) return status;
   if (adam && optimizer.momentum() != 0) {
@@ -163,7 +177,10 @@ absl::Status CheckTimeout(const google::protobuf::Duration& timeout) {
   const double seconds = static_cast<double>(timeout.seconds()) + timeout.nanos() * 1e-9;
   const bool valid = timeout.nanos() > -1000000000 && timeout.nanos() < 1000000000;
   if (valid && seconds >= 1 && seconds <= kMaxTimeoutSeconds) return absl::OkStatus();
-  return FieldError("--timeout", absl::StrCat(seconds, "s"), "is out of range", "1s to 1h");
+  // As it was given: a sum would hide what is wrong with its parts.
+  std::string given = absl::StrCat(timeout.seconds(), "s");
+  if (timeout.nanos() != 0) absl::StrAppend(&given, " ", timeout.nanos(), "ns");
+  return FieldError("--timeout", given, "is out of range", "1s to 1h");
 }
 
 template <typename Enum>
@@ -210,7 +227,7 @@ absl::StatusOr<v1::EngineSpec> CheckCreate(const v1::CreateEngineRequest& reques
       CheckEnum("--checks", spec.checks(), v1::CheckLevel_IsValid, "off, basic, full"),
       CheckTimeout(spec.timeout()),
       CheckDevice(spec.device()),
-      CheckNotNegative("--clip-norm", spec.clip_norm()),
+      CheckZeroOrFp32("--clip-norm", spec.clip_norm()),
   });
   if (!status.ok()) return status;
   if (request.dry_run()) return NotAvailable("--dry-run");

@@ -150,6 +150,38 @@ TEST_F(ValidateTest, Create_OptimizerNumbers_AreChecked) {
               }).ok());
 }
 
+// 0 or infinite in fp32, or 1: another value than the one that was given.
+TEST_F(ValidateTest, Create_OptimizerNumbers_FitFp32) {
+  for (const double value : {1e-50, 1e39, 1e300, 5e-324}) {
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_learning_rate(value); }),
+                  "--lr=");
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_eps(value); }), "--eps=");
+    ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_weight_decay(value); }),
+                  "--weight-decay=");
+    ExpectInvalid(Create([&](auto& spec) {
+                    spec.mutable_optimizer()->set_name("sgd");
+                    spec.mutable_optimizer()->set_momentum(value);
+                  }),
+                  "--momentum=");
+    ExpectInvalid(Create([&](auto& spec) { spec.set_clip_norm(value); }), "--clip-norm=");
+  }
+  for (const double value : {1.2e-38, 1e-30, 3e38}) {
+    EXPECT_TRUE(Create([&](auto& spec) {
+                  spec.mutable_optimizer()->set_learning_rate(value);
+                  spec.mutable_optimizer()->set_eps(value);
+                  spec.mutable_optimizer()->set_weight_decay(value);
+                  spec.set_clip_norm(value);
+                }).ok())
+        << value;
+  }
+  const double almost = 1 - 1e-9;
+  ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_beta1(almost); }),
+                "--beta1=0.999999999");
+  ExpectInvalid(Create([&](auto& spec) { spec.mutable_optimizer()->set_beta2(almost); }),
+                "--beta2=0.999999999");
+  EXPECT_TRUE(Create([&](auto& spec) { spec.mutable_optimizer()->set_beta2(1 - 1e-7); }).ok());
+}
+
 TEST_F(ValidateTest, Create_Adam_TakesWhatAdamWTakes) {
   EXPECT_TRUE(Create([](auto& spec) { spec.mutable_optimizer()->set_name("adam"); }).ok());
   ExpectInvalid(Create([](auto& spec) {
@@ -297,12 +329,17 @@ TEST_F(ValidateTest, Set_Values_AreChecked) {
     return CheckSet(request, role);
   };
   ExpectInvalid(set([](auto& request) {}), "at least one of --checks, --timeout, --lr");
-  for (const double value : {0.0, -1.0, kNan, kInf}) {
+  for (const double value : {0.0, -1.0, kNan, kInf, 1e-50, 1e39}) {
     ExpectInvalid(set([&](auto& request) { request.set_learning_rate(value); }), "--lr=");
   }
   ExpectInvalid(set([](auto& request) { request.set_checks(static_cast<v1::CheckLevel>(9)); }),
                 "--checks=9");
   ExpectInvalid(set([](auto& request) { request.mutable_timeout(); }), "--timeout=0s");
+  ExpectInvalid(set([](auto& request) {
+                  request.mutable_timeout()->set_seconds(30);
+                  request.mutable_timeout()->set_nanos(-2000000000);
+                }),
+                "--timeout=30s -2000000000ns is");
   ExpectInvalid(set([](auto& request) { request.mutable_timeout()->set_seconds(3601); }),
                 "--timeout=3601s");
   ExpectInvalid(set([](auto& request) { request.set_learning_rate(0.1); }, v1::ROLE_INFER),

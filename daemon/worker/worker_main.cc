@@ -45,6 +45,7 @@ void PrepareProcess() {
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, no end
   // Activations come and go with each step: memory that is kept costs no page faults. Dropped
   // engines are trimmed explicitly.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -30,5 +31,9 @@ std::string Scaled(int64_t value, absl::string_view unit) {
 std::string HumanBytes(int64_t bytes) { return Scaled(bytes, "B"); }
 
 std::string HumanCount(int64_t count) { return Scaled(count, ""); }
+
+std::string Printable(absl::string_view text, size_t most) {
+  return absl::StrCat(absl::CHexEscape(text.substr(0, most)), text.size() > most ? "..." : "");
+}
 
 }  // namespace regroup

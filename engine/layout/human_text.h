@@ -1,9 +1,11 @@
-// Counts as people read them, the same in every message.
+// Counts as people read them and text as it came from outside, the same in every message.
 #ifndef ENGINE_LAYOUT_HUMAN_TEXT_H_
 #define ENGINE_LAYOUT_HUMAN_TEXT_H_
 
 #include <cstdint>
 #include <string>
+
+#include "absl/strings/string_view.h"
 
 namespace regroup {
 
@@ -12,6 +14,10 @@ std::string HumanBytes(int64_t bytes);
 
 // "7", "999", "1.0 k", "134.5 M".
 std::string HumanCount(int64_t count);
+
+// What came from outside, safe to print in one line and of bounded length: unprintable bytes are
+// escaped, and what is longer than `most` bytes is cut and ends with "...".
+std::string Printable(absl::string_view text, size_t most = 200);
 
 }  // namespace regroup
 

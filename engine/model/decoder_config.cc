@@ -19,6 +19,9 @@ constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 4096;
 constexpr int64_t kMaxPositions = 16 << 20;
+// Its powers are finite in fp32.
+constexpr double kMinTheta = 1e-6;
+constexpr double kMaxTheta = 1e15;
 
 // Where the families' defaults differ.
 struct Family {
@@ -84,11 +87,7 @@ class RopeReader {
   void Read(int64_t max_positions, RopeConfig* config) {
     const json* theta = Find("rope_theta");
     if (theta != nullptr) {
-      if (theta->is_number() && theta->get<double>() > 0 && theta->get<double>() <= 1e15) {
-        config->theta = theta->get<double>();
-      } else {
-        reader_.Invalid(Name("rope_theta"), *theta, "a number above 0, at most 1e+15");
-      }
+      config->theta = Number("rope_theta", kMinTheta, kMaxTheta);
     }
     const json* rotated = Find("partial_rotary_factor");
     if (rotated != nullptr && (!rotated->is_number() || rotated->get<double>() != 1)) {
@@ -156,7 +155,7 @@ class RopeReader {
 };
 
 void ReadRope(ConfigReader* reader, int64_t max_positions, RopeConfig* config) {
-  config->theta = reader->Number("rope_theta", 1e-6, 1e15, 10000.0);
+  config->theta = reader->Number("rope_theta", kMinTheta, kMaxTheta, 10000.0);
   const double rotated = reader->Number("partial_rotary_factor", 0, 1, 1.0);
   if (rotated != 1) reader->NotAvailable("partial_rotary_factor", rotated, "1");
   for (const char* field : {"rope_scaling", "rope_parameters"}) {

@@ -130,7 +130,11 @@ TEST(DecoderConfigTest, Parse_FieldOutOfRange_NamesFileFieldValueAndWhatIsAllowe
            {"rope_parameters", "{\"rope_type\": \"yarn\", \"rope_theta\": 1}", kUnimplemented,
             "yarn"},
            {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 0}", kInvalid,
-            "above 0"},
+            "rope_theta = 0: must be a number from 1e-06 to 1e+15"},
+           {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 1e-300}", kInvalid,
+            "from 1e-06"},
+           {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": true}", kInvalid,
+            "= true"},
            {"rope_parameters", "{\"full_attention\": {}}", kUnimplemented, "full_attention"},
            {"partial_rotary_factor", "0.5", kUnimplemented, "= 0.5"},
        }) {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/layout/human_text.h"
 #include "engine/model/input_file.h"
 #include "engine/model/load.h"
 #include "engine/model/safetensors.h"
@@ -25,8 +26,11 @@ namespace {
 constexpr char kConfigName[] = "config.json";
 constexpr char kWeightsName[] = "model.safetensors";
 
+// For messages.
+std::string Named(const std::string& path) { return absl::StrCat("DIR=", Printable(path, 400)); }
+
 absl::Status WriteError(int error, const std::string& path) {
-  const std::string message = absl::StrCat("DIR=", path, ": ", std::strerror(error));
+  const std::string message = absl::StrCat(Named(path), ": ", std::strerror(error));
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -43,6 +47,8 @@ absl::Status WriteError(int error, const std::string& path) {
     case ENOTEMPTY:
       return absl::AlreadyExistsError(message);
     case ENAMETOOLONG:
+      return absl::InvalidArgumentError(
+          absl::StrCat(message, "; allowed: names of up to 255 bytes"));
     case ELOOP:
       return absl::InvalidArgumentError(message);
     default:
@@ -115,7 +121,7 @@ absl::Status CheckEmptyFolder(const std::string& path) {
   if (folder == nullptr) {
     if (errno != ENOTDIR) return WriteError(errno, path);
     return absl::AlreadyExistsError(
-        absl::StrCat("DIR=", path, " exists and is not a folder; allowed: a new or empty folder"));
+        absl::StrCat(Named(path), " exists and is not a folder; allowed: a new or empty folder"));
   }
   bool empty = true;
   while (const dirent* entry = readdir(folder)) {
@@ -125,7 +131,7 @@ absl::Status CheckEmptyFolder(const std::string& path) {
   closedir(folder);
   if (empty) return absl::OkStatus();
   return absl::AlreadyExistsError(
-      absl::StrCat("DIR=", path, " is not empty; allowed: a new or empty folder"));
+      absl::StrCat(Named(path), " is not empty; allowed: a new or empty folder"));
 }
 
 std::string RealPath(const std::string& path) {
@@ -153,14 +159,15 @@ absl::StatusOr<std::string> ResolveTarget(std::string directory) {
   if (errno != ENOENT) return WriteError(errno, directory);
   if (lstat(directory.c_str(), &info) == 0) {
     return absl::AlreadyExistsError(
-        absl::StrCat("DIR=", directory, " is a link that leads nowhere"));
+        absl::StrCat(Named(directory), " is a link that leads nowhere"));
   }
   const size_t slash = directory.rfind('/');
   const std::string parent = slash == std::string::npos ? "." : directory.substr(0, slash + 1);
   const std::string name = directory.substr(slash == std::string::npos ? 0 : slash + 1);
   const std::string resolved = RealPath(parent);
   if (resolved.empty() || name.empty() || name == "." || name == "..") {
-    return absl::NotFoundError(absl::StrCat("DIR=", directory, ": no folder ", parent));
+    return absl::NotFoundError(
+        absl::StrCat(Named(directory), ": no folder ", Printable(parent, 400)));
   }
   return absl::StrCat(resolved == "/" ? "" : resolved, "/", name);
 }
@@ -197,7 +204,7 @@ class FolderWriter : public ExportWriter {
     const auto size =
         static_cast<off_t>(header->size()) + (entries.empty() ? 0 : entries.back().end);
     // A full disk is noticed before anything is gathered. File systems without it notice later.
-    if (fallocate(fd_, 0, 0, size) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
+    if (fallocate(fd_, 0, 0, size) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
       return WriteError(errno, path_);
     }
     bytes_ += size;

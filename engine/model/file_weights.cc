@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
+#include "engine/layout/human_text.h"
 #include "engine/layout/rank_list.h"
 #include "engine/zero/dtype.h"
 
@@ -61,7 +61,7 @@ std::string List(const std::vector<std::string>& names) {
       const std::string range = FormatRankList(used);
       name.replace(star, 1, used.size() == 1 ? range : absl::StrCat("{", range, "}"));
     }
-    absl::StrAppend(&out, i == 0 ? "" : ", ", absl::CHexEscape(name.substr(0, 400)));
+    absl::StrAppend(&out, i == 0 ? "" : ", ", Printable(name, 400));
   }
   return out;
 }

@@ -8,11 +8,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "engine/layout/human_text.h"
 #include "engine/model/file_weights.h"
 #include "engine/model/hf_config.h"
 #include "engine/model/init.h"
@@ -23,6 +23,8 @@
 
 namespace regroup {
 namespace {
+
+constexpr size_t kMaxShown = 400;  // bytes of a path, in a message
 
 // The same bits of the config decide the same model: norms, rotary base and ties stand in no table.
 std::string ConfigDigest(const ConfigFile& config) {
@@ -41,7 +43,7 @@ absl::Status CheckFolder(const std::string& folder) {
   if (exists && S_ISDIR(info.st_mode)) return absl::OkStatus();
   const std::string why = exists ? "is not a folder" : std::strerror(errno);
   return absl::NotFoundError(
-      absl::StrCat("--model=", absl::CHexEscape(folder), ": ", why,
+      absl::StrCat("--model=", Printable(folder, kMaxShown), ": ", why,
                    "; allowed: a folder, random:FOLDER, mlp:in=I,hidden=H,layers=L,out=O"));
 }
 
@@ -119,7 +121,7 @@ absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DTyp
   absl::StatusOr<LoadedModel> loaded = LoadSpec(spec, dtype, seed);
   if (loaded.ok() || absl::StrContains(loaded.status().message(), "--model")) return loaded;
   // What is wrong stands in some file: which flag led there?
-  const std::string flag = absl::StrCat("--model=", absl::CHexEscape(spec));
+  const std::string flag = absl::StrCat("--model=", Printable(spec, kMaxShown));
   const absl::string_view what = loaded.status().message();
   return absl::Status(loaded.status().code(), absl::IsUnimplemented(loaded.status())
                                                   ? absl::StrCat(what, " (", flag, ")")

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/group/comm_status.h"
+#include "engine/layout/human_text.h"
 #include "engine/model/strict_json.h"
 #include "engine/zero/dtype.h"
 
@@ -104,8 +104,8 @@ absl::StatusOr<ModelDefinition> Mlp::Define(const ConfigFile& config, DType dtyp
 absl::StatusOr<std::string> MlpConfigFromSpec(absl::string_view spec) {
   constexpr char kAllowed[] = "mlp:in=I,hidden=H,layers=L,out=O";
   const auto refuse = [&spec, &kAllowed](const std::string& why) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--model=mlp:", absl::CHexEscape(spec.substr(0, 100)), ": ", why, "; allowed: ", kAllowed));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model=mlp:", Printable(spec, 100), ": ", why, "; allowed: ", kAllowed));
   };
   std::map<std::string, int64_t> values;
   for (absl::string_view item : absl::StrSplit(spec, ',')) {

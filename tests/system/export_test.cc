@@ -1,5 +1,6 @@
 // What goes in comes out: export writes the bytes that were read, or drawn, whatever the layout.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,6 +37,7 @@ TEST_F(ExportTest, Export_WithoutAStep_IsTheFileByteForByte) {
   for (const std::string ranks : {"0", "1-2", "2,0-1"}) {
     for (const LlamaFixture* model : {&Data().untied, &Data().tied}) {
       cli().Create("e", ranks, model->folder, OptimizerFlags(AdamW()));
+      if (ranks[0] == '2') EXPECT_EQ(cli().Ranks("e"), (std::vector<int>{2, 0, 1}));
       const std::string folder = cli().ExportFolder("e");
       EXPECT_EQ(Differences(ReadSafetensors(folder + "/model.safetensors"), model->weights),
                 Names{});
@@ -83,7 +85,9 @@ TEST_F(ExportTest, Export_Mlp_HasItsLayersAndModelType) {
 
 // Drawn weights depend on the seed and on nothing else.
 TEST_F(ExportTest, Create_Seeded_DrawsTheSameOnEveryLayout) {
-  for (const std::string& model : {std::string(kMlpSpec), "random:" + Data().untied.folder}) {
+  // The last one's tensors have one row, its second layer fewer elements than there are ranks.
+  for (const std::string& model : {std::string(kMlpSpec), "random:" + Data().untied.folder,
+                                   std::string("mlp:in=17,hidden=1,layers=2,out=1")}) {
     Flags flags = OptimizerFlags(Sgd());
     flags.push_back("--seed=5");
     const TensorMap one = Fresh("2", model, flags);
@@ -129,6 +133,47 @@ TEST_F(ExportTest, Export_IntoAFolderInUse_IsRefusedAndTouchesNothing) {
   const std::string first = ReadFile(empty + "/model.safetensors");
   EXPECT_EQ(cli().ctl().Run({"export", "e", empty}).exit, 1);
   EXPECT_EQ(ReadFile(empty + "/model.safetensors"), first);
+}
+
+// Files of one process cannot grow beyond `bytes`.
+void LimitFiles(pid_t pid, rlim_t bytes) {
+  rlimit limit{};
+  ASSERT_EQ(prlimit(pid, RLIMIT_FSIZE, nullptr, &limit), 0);
+  limit.rlim_cur = std::min(bytes, limit.rlim_max);
+  ASSERT_EQ(prlimit(pid, RLIMIT_FSIZE, &limit, nullptr), 0);
+}
+
+// The kernel's default answer to a write beyond the limit is to kill.
+TEST_F(ExportTest, Export_BeyondTheFileSizeLimit_IsRefusedAndTheWorkerLives) {
+  cli().Create("e", "0-1", kMlpSpec, OptimizerFlags(Sgd()));
+  const std::string parent = DataPath("limited");
+  std::filesystem::create_directories(parent);
+  const pid_t pid = daemon().WorkerPid(0);
+  for (const rlim_t bytes : {0, 4096}) {  // not even the config; not the weights
+    LimitFiles(pid, bytes);
+    const CtlResult result = cli().ctl().Run({"export", "e", parent + "/out"});
+    EXPECT_EQ(result.exit, 1) << result.errors;
+    const nlohmann::json operation = result.json();
+    EXPECT_EQ(operation["errorCode"], 8) << operation;  // RESOURCE_EXHAUSTED
+    EXPECT_NE(result.errors.find("DIR=" + parent), std::string::npos) << result.errors;
+    EXPECT_TRUE(std::filesystem::is_empty(parent));
+    EXPECT_EQ(cli().State("e"), "READY");
+    EXPECT_EQ(daemon().WorkerPid(0), pid);
+  }
+  LimitFiles(pid, RLIM_INFINITY);
+  cli().ctl().MustRun({"export", "e", parent + "/out"});
+  EXPECT_EQ(ReadSafetensors(parent + "/out/model.safetensors").size(), 6u);
+}
+
+// So does the daemon, whose store cannot grow then.
+TEST_F(ExportTest, Daemon_BeyondTheFileSizeLimit_RefusesAndLives) {
+  LimitFiles(daemon().process().pid(), 0);
+  const CtlResult result = cli().ctl().Run(
+      {"engine", "create", "e", "--ranks=0", "--lr=0.1", std::string("--model=") + kMlpSpec});
+  LimitFiles(daemon().process().pid(), RLIM_INFINITY);
+  EXPECT_EQ(result.exit, 1) << result.errors;
+  EXPECT_TRUE(cli().EngineNames().empty());
+  cli().Create("e", "0", kMlpSpec, OptimizerFlags(Sgd()));
 }
 
 // Nothing half-written stays beside the exports of this file.

@@ -229,6 +229,9 @@ TEST_F(InferenceTest, Generate_Seeds_DecideAllOfIt) {
   const auto first = tokens({"--temperature=1", "--seed=1"});
   EXPECT_EQ(tokens({"--temperature=1", "--seed=1"}), first);
   EXPECT_NE(tokens({"--temperature=1", "--seed=2"}), first);
+  const auto without = tokens({"--temperature=1"});
+  EXPECT_EQ(tokens({"--temperature=1", "--seed=0"}), without) << "the default";
+  EXPECT_GE(std::set<std::vector<int64_t>>(without.begin(), without.end()).size(), 7u);
   EXPECT_GE(std::set<std::vector<int64_t>>(first.begin(), first.end()).size(), 7u)
       << "copies of a prompt have generators of their own";
 }

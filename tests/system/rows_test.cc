@@ -130,6 +130,47 @@ TEST_F(RowsTest, Train_BatchWithoutATarget_IsSkippedWithLossZero) {
   EXPECT_EQ(cli().Row("e")["dataPosition"], 3);
 }
 
+// Without clipping, skipped, and the first after a relayout: no field is left out, or left over
+// from the step before.
+TEST_F(RowsTest, Train_EveryRecord_HasAllFieldsOfItsOwnStep) {
+  Rows rows(4);
+  for (int64_t r = 0; r < 4; ++r) {
+    rows[r].tokens = RandomTokens(6, SmallLlama{}.vocab, r);
+    rows[r].counts.assign(6, r < 2);
+  }
+  const std::string path = WriteRows(DataPath("fields.jsonl"), rows);
+  cli().Create("e", "0-1", Data().untied.folder, OptimizerFlags(Sgd(0.1)));
+  std::vector<nlohmann::json> records =
+      cli().ctl().MustRun(TrainCommand("e", {path, 2, 2, kSeq, {}})).rows();
+  cli().ctl().MustRun({"engine", "set", "e", "--lr=0.01"});
+  cli().Relayout("e", "0-2");
+  records.push_back(cli().ctl().MustRun(TrainCommand("e", {path, 1, 2, kSeq, {}})).json());
+  ASSERT_EQ(records.size(), 3u);
+  for (size_t i = 0; i < records.size(); ++i) {
+    const nlohmann::json& record = records[i];
+    for (const char* field :
+         {"step", "loss", "gradNorm", "tokens", "seconds", "skipped", "reason", "dataPosition",
+          "learningRate", "operation", "dropped", "checkSeconds"}) {
+      ASSERT_TRUE(record.contains(field)) << field << ": " << record;
+    }
+    const bool skipped = i == 1;
+    EXPECT_EQ(record["skipped"], skipped) << record;
+    EXPECT_EQ(record["reason"] == "", !skipped) << record;
+    EXPECT_EQ(record["step"], i == 2 ? 2 : 1) << record;
+    EXPECT_EQ(record["dataPosition"], i + 1) << record;
+    EXPECT_EQ(record["tokens"], skipped ? 0 : 10) << record;
+    EXPECT_EQ(record["loss"] > 1, !skipped) << record;
+    EXPECT_EQ(record["gradNorm"] > 0.01, !skipped) << record;
+    EXPECT_EQ(record["learningRate"], i == 2 ? 0.01 : 0.1) << record;
+    EXPECT_GT(record["seconds"], 0) << record;
+    EXPECT_EQ(record["dropped"], 0) << record;
+  }
+  EXPECT_NE(records[2]["loss"], records[0]["loss"]);
+  EXPECT_NE(records[2]["gradNorm"], records[0]["gradNorm"]);
+  EXPECT_EQ(records[1]["operation"], records[0]["operation"]);
+  EXPECT_NE(records[2]["operation"], records[0]["operation"]);
+}
+
 // The same tokens as a token file and as rows are the same training.
 TEST_F(RowsTest, Train_FullRowsWithoutMasks_EqualATokenFile) {
   Rows rows(8);

@@ -3,10 +3,11 @@
 #include <signal.h>
 
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grpcpp/create_channel.h"
@@ -135,43 +136,6 @@ TEST_F(RpcTest, Errors_CarryTheirDetail) {
   EXPECT_NE(status.error_message().find("nobody"), std::string::npos) << status.error_message();
 }
 
-// A spec that regroupctl would never send.
-TEST_F(RpcTest, CreateEngine_WrongFields_AreRefusedByTheServerToo) {
-  std::vector<v1::CreateEngineRequest> requests;
-  const auto add = [&]() -> v1::EngineSpec* {
-    requests.push_back(Request("wrong-" + std::to_string(requests.size()), "e"));
-    return requests.back().mutable_spec();
-  };
-  add()->set_name("../x");
-  add()->set_name("");
-  add()->mutable_layout()->clear_ranks();
-  add()->mutable_layout()->add_ranks(0);
-  add()->mutable_layout()->set_ranks(0, -1);
-  add()->mutable_layout()->set_ranks(0, 7);
-  add()->mutable_optimizer()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
-  add()->mutable_optimizer()->set_learning_rate(-1);
-  add()->mutable_optimizer()->set_momentum(std::numeric_limits<double>::infinity());
-  add()->mutable_optimizer()->set_name("lion");
-  add()->set_clip_norm(-1);
-  add()->mutable_timeout()->set_seconds(-1);
-  add()->set_model("");
-  add()->set_model("relative/folder");
-  add()->set_role(static_cast<v1::Role>(77));
-  add()->set_device("tpu");
-  for (const v1::CreateEngineRequest& request : requests) {
-    v1::Operation operation;
-    const grpc::Status status = Create(request, &operation);
-    const bool refused_later =
-        status.ok() && cli().ctl().Run({"operation", "watch", operation.id()}).exit != 0;
-    EXPECT_TRUE(!status.ok() || refused_later) << request.ShortDebugString();
-    EXPECT_TRUE(cli().EngineNames().empty()) << request.ShortDebugString();
-    if (status.ok()) continue;
-    EXPECT_TRUE(DetailOf(FromGrpc(status)).has_value()) << status.error_message();
-    EXPECT_NE(status.error_code(), grpc::INTERNAL) << status.error_message();
-    EXPECT_NE(status.error_code(), grpc::UNKNOWN) << status.error_message();
-  }
-}
-
 void ExpectFields(const nlohmann::json& object, const std::vector<std::string>& fields) {
   for (const std::string& field : fields)
     EXPECT_TRUE(object.contains(field)) << field << ": " << object;
@@ -236,6 +200,76 @@ TEST_F(RpcTest, NoWait_ReturnsAtOnceAndWatchEndsWithTheOutcome) {
   EXPECT_EQ(states.back()["done"], true);
   EXPECT_EQ(states.back()["error"], "");
   EXPECT_EQ(cli().State("e"), "READY");
+}
+
+int ThreadsOf(pid_t pid) {
+  std::istringstream lines(ReadFile("/proc/" + std::to_string(pid) + "/status"));
+  for (std::string word; lines >> word;) {
+    if (word != "Threads:") continue;
+    int threads = 0;
+    lines >> threads;
+    return threads;
+  }
+  return 0;
+}
+
+// Streams that are open, read or not, take no thread from anybody.
+TEST_F(RpcTest, ManyStreams_HoldUpNothingAndTakeNoThreads) {
+  cli().Create("busy", "0", kMlpSpec, {"--lr=0.01"});
+  cli().Create("idle", "1", kMlpSpec, {"--lr=0.01"});
+  const auto context = [] {
+    auto made = std::make_unique<grpc::ClientContext>();
+    made->set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+    return made;
+  };
+  struct Training {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientReader<v1::TrainRecord>> reader;
+  };
+  std::vector<Training> trainings;  // one runs, eight wait for it
+  for (int i = 0; i < 9; ++i) {
+    v1::TrainRequest request;
+    request.set_request_id("many-" + std::to_string(i));
+    request.set_name("busy");
+    request.set_data(Data().mlp_path);
+    request.set_steps(1000000000);
+    request.set_batch(1);
+    Training training{context(), nullptr};
+    training.reader = stub_->Train(training.context.get(), request);
+    training.reader->WaitForInitialMetadata();  // it has its place
+    trainings.push_back(std::move(training));
+  }
+  v1::TrainRecord record;
+  ASSERT_TRUE(trainings[0].reader->Read(&record));
+  const int before = ThreadsOf(daemon().process().pid());
+  ASSERT_GT(before, 0);
+
+  v1::GetOperationRequest request;
+  request.set_id(record.operation());
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::Operation>>> watches;
+  for (int i = 0; i < 64; ++i) {
+    contexts.push_back(context());
+    watches.push_back(stub_->WatchOperation(contexts.back().get(), request));
+    v1::Operation operation;
+    ASSERT_TRUE(watches.back()->Read(&operation));
+    EXPECT_FALSE(operation.done());
+  }
+  grpc::ClientContext status_context;
+  SetDeadline(&status_context);
+  v1::GetStatusResponse response;
+  EXPECT_TRUE(stub_->GetStatus(&status_context, {}, &response).ok());
+  EXPECT_EQ(response.operations_size(), 9);
+  EXPECT_LT(ThreadsOf(daemon().process().pid()), before + 32);
+  cli().Delete("idle");
+
+  for (const auto& watched : contexts) watched->TryCancel();
+  for (const auto& watch : watches) EXPECT_EQ(watch->Finish().error_code(), grpc::CANCELLED);
+  for (const Training& training : trainings) training.context->TryCancel();
+  for (const Training& training : trainings) {
+    EXPECT_EQ(training.reader->Finish().error_code(), grpc::CANCELLED);
+  }
+  cli().Delete("busy");
 }
 
 // For people: no JSON, but the names.

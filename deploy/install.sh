@@ -3,6 +3,7 @@
 #
 #   bash deploy/install.sh          to build and run
 #   bash deploy/install.sh --dev    to test as well: adds the formatter and the linter
+#   bash deploy/install.sh --full   to fuzz as well: adds clang and libFuzzer
 set -euo pipefail
 
 packages=(
@@ -17,11 +18,13 @@ packages=(
   # the quickstart's English text
   fortunes
 )
-if [[ $# -gt 1 || ($# -eq 1 && $1 != --dev) ]]; then
-  echo "usage: bash deploy/install.sh [--dev]" >&2
-  exit 2
-fi
-[[ ${1:-} == --dev ]] && packages+=(clang-format clang-tidy)
+dev=(clang-format clang-tidy)
+case $#${1:-} in
+  0) ;;
+  1--dev) packages+=("${dev[@]}") ;;
+  1--full) packages+=("${dev[@]}" clang libclang-rt-14-dev) ;;
+  *) echo "usage: bash deploy/install.sh [--dev|--full]" >&2; exit 2 ;;
+esac
 
 missing=()
 declare -A installed=()

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Counts test cases of one `bazel test` run.
 
-    count_results.py EVENTS.json EXPECTED_TARGETS LINT_FAILURES
+    count_results.py EVENTS.json EXPECTED_TARGETS LINT_FAILURES [RESULTS ...]
 
 EVENTS.json is what --build_event_json_file wrote, EXPECTED_TARGETS has one test target a line, LINT_FAILURES
 one file with problems a line. Cases come from the JUnit files that the events name, so that files of earlier
 runs don't count. A target without such a file (it did not build, or was not run) counts as one failed case, and
-so does one that failed although each case in its file passed. Prints the end of each failed target's log, and
+so does one that failed although each case in its file passed. Each RESULTS file has lines "passed NAME" or
+"failed NAME" of what ran outside Bazel; one that is not there, or empty, counts as one failed case. Prints the end of each failed target's log, and
 as its last line "N passed, N failed". Exits with 1 if anything failed or nothing was run.
 """
 
@@ -89,7 +90,19 @@ def print_log(target):
             print("".join(file.readlines()[-LOG_LINES:]).rstrip())
 
 
-def main(events, expected, lint):
+def count_results(path):
+    """Passed cases, and names of failed ones, of one file of "passed NAME" and "failed NAME" lines."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file if line.strip()]
+    except OSError:
+        lines = []
+    passed = sum(line.startswith("passed ") for line in lines)
+    failed = [line.removeprefix("failed ") for line in lines if not line.startswith("passed ")]
+    return passed, failed or ([] if passed else [f"{path}: no results"])
+
+
+def main(events, expected, lint, *results):
     targets = read_events(events)
     with open(expected, encoding="utf-8") as file:
         labels = sorted(line.strip() for line in file if line.strip())
@@ -104,6 +117,10 @@ def main(events, expected, lint):
             print(f"FAILED {label}: {name}")
         if bad:
             print_log(target)
+    for path in results:
+        good, bad = count_results(path)
+        passed += good
+        problems += bad
     for problem in problems:
         print(f"FAILED {problem}")
     failed += len(problems)
@@ -115,6 +132,6 @@ def main(events, expected, lint):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) < 4:
         raise SystemExit(__doc__)
     sys.exit(main(*sys.argv[1:]))

@@ -2,7 +2,8 @@
 # Installs, builds, lints and tests everything, and ends with "N passed, N failed" (test cases and lint).
 #
 #   bash tests/run.sh           what has to hold for each change
-#   bash tests/run.sh --full    also the tests tagged "full" (minutes each), and the linter from scratch
+#   bash tests/run.sh --full    also the tests tagged "full" (minutes each), the linter from scratch, libFuzzer
+#                               (tests/fuzz/run.sh) and the peers (tests/parity/run.sh, which downloads several GB)
 #
 # REGROUP_OUTPUT_BASE=DIR keeps Bazel's files in DIR.
 set -euo pipefail
@@ -22,7 +23,9 @@ trap 'rm -rf "$scratch"' EXIT
 
 say() { printf '[%4d s] %s\n' "$SECONDS" "$*"; }
 say "installing what is missing"
-bash deploy/install.sh --dev
+install=--dev
+[[ ${#full[@]} -eq 0 ]] || install=--full
+bash deploy/install.sh "$install"
 
 quiet=(--jobs="$bazel_jobs" --keep_going --color=no --curses=no --noshow_progress --show_result=0 --ui_event_filters=-info)
 filter=()
@@ -54,5 +57,15 @@ bazel_cmd test "${quiet[@]}" "${filter[@]}" --local_test_jobs="$bazel_jobs" --te
 # Compile errors; the logs of failed tests come from the count below.
 grep -E -B2 -A12 '(error:|ERROR:)' "$scratch/test.log" | head -n 200 || true
 
+results=()
+if [[ ${#full[@]} -ne 0 ]]; then
+  for suite in fuzz parity; do
+    say "running tests/$suite/run.sh"
+    results+=("$scratch/$suite.results")
+    bash "tests/$suite/run.sh" --results="$scratch/$suite.results" >"$scratch/$suite.log" 2>&1 ||
+      tail -n 60 "$scratch/$suite.log"
+  done
+fi
+
 say "counting"
-python3 tests/count_results.py "$scratch/events.json" "$scratch/targets" "$scratch/lint"
+python3 tests/count_results.py "$scratch/events.json" "$scratch/targets" "$scratch/lint" "${results[@]}"

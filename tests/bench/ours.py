@@ -1,47 +1,20 @@
-"""Regroup's real binaries: a daemon with ranks of its own in a temporary folder, driven through regroupctl."""
+"""What the benchmarks have Regroup's real binaries do."""
 import json
 import os
 import random
-import shutil
 import struct
-import subprocess
-import tempfile
 
 import models
 import peers
+from cluster import Cluster
 
-STEP_S = 300
 SEQ_ROWS = 64  # of the token file
 LLAMA_KEYS = dict(model_type="llama", architectures=["LlamaForCausalLM"], rms_norm_eps=1e-6, initializer_range=0.02,
                   hidden_act="silu", torch_dtype="float32", rope_theta=10000.0)
 
 
-class Cluster:
-    """One daemon of `ranks` ranks, one thread each (so that every system computes with as many threads)."""
-
-    def __init__(self, bin_dir, ranks):
-        self._ctl = os.path.join(bin_dir, "client/regroupctl")
-        self.folder = tempfile.mkdtemp(prefix="regroup-bench-")
-        self._log = open(os.path.join(self.folder, "daemon.log"), "w")
-        self._daemon = subprocess.Popen(
-            [os.path.join(bin_dir, "daemon/regroupd"), "--node=bench", "--listen=127.0.0.1:0", f"--ranks={ranks}",
-             f"--state-dir={self.folder}/state", f"--data-root={self.folder}"],
-            stdout=subprocess.PIPE, stderr=self._log, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        line = self._daemon.stdout.readline()
-        if not line.startswith("listening on "):
-            self.close()
-            raise RuntimeError(f"regroupd did not start; it said {line!r}")
-        self._server = line.split()[-1]
-
-    def call(self, *words):
-        done = subprocess.run([self._ctl, f"--server={self._server}", "-o", "json", *words], capture_output=True,
-                              text=True, timeout=STEP_S)
-        if done.returncode:
-            raise RuntimeError(f"regroupctl {' '.join(words)}: {done.stderr.strip()}")
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def pids(self):
-        return [rank["pid"] for rank in self.call("rank", "list")[0]["ranks"]]
+class BenchCluster(Cluster):
+    """A daemon with the benchmarks' models and data in its folder."""
 
     def model(self, name, config):
         folder = os.path.join(self.folder, name)
@@ -67,19 +40,12 @@ class Cluster:
                 file.write(json.dumps(row) + "\n")
         return path
 
-    def close(self):
-        self._daemon.terminate()
-        self._daemon.wait()
-        self._daemon.stdout.close()
-        self._log.close()
-        shutil.rmtree(self.folder)
-
 
 class Steps:
     """A ZeRO-3 trainer of models.py's `name` on ranks 0-1."""
 
     def __init__(self, bin_dir, name):
-        self.cluster = Cluster(bin_dir, 2)
+        self.cluster = BenchCluster(bin_dir, 2)
         rows = 2 * models.ROWS[name]
         if name == "mlp":
             spec = f"mlp:in={models.WIDTH},hidden={models.WIDTH},layers={models.DEPTH},out={models.WIDTH}"
@@ -110,7 +76,7 @@ class Moves:
     """A trainer of peers.MOVED with Adam's moments on ranks 0-3, and its weights' way into another engine."""
 
     def __init__(self, bin_dir):
-        self.cluster = Cluster(bin_dir, 4)
+        self.cluster = BenchCluster(bin_dir, 4)
         self._spec = self.cluster.model("moved", peers.MOVED)
         self._data = self.cluster.tokens(peers.MOVED["vocab_size"])
         self._create("0-3")

@@ -21,11 +21,13 @@ def _timed_steps(step):
     return work
 
 
-def make_step(system, model_name, rank, world):
-    """`system`: "compute" (no communication: the limit), "fsdp2" or "deepspeed" (ZeRO-3). AdamW, fused, fp32."""
+def make_trainer(system, model_name, world, **adamw):
+    """step(inputs, targets) -> loss of this rank before the update, as a tensor. AdamW, fused, fp32.
+
+    `system`: "compute" (no communication: the limit), "fsdp2" or "deepspeed" (ZeRO-3); `adamw`: beside the lr.
+    """
     import torch
     model = models.build(model_name)
-    inputs, targets = models.batch(model_name, rank)
     if system == "deepspeed":
         import logging
 
@@ -36,13 +38,15 @@ def make_step(system, model_name, rank, world):
                   "zero_allow_untested_optimizer": True, "steps_per_print": 10**9,
                   "zero_optimization": {"stage": 3, "overlap_comm": True, "contiguous_gradients": True,
                                         "stage3_param_persistence_threshold": 0}}
-        optimizer = torch.optim.AdamW(model.parameters(), lr=models.LR, fused=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=models.LR, fused=True, **adamw)
         engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
 
-        def step():
-            engine.backward(engine(inputs, targets))
+        def step(inputs, targets):
+            loss = engine(inputs, targets)
+            engine.backward(loss)
             engine.step()
-        return _timed_steps(step)
+            return loss.detach()
+        return step
     if system == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -50,13 +54,20 @@ def make_step(system, model_name, rank, world):
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=models.LR, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=models.LR, fused=True, **adamw)
 
-    def step():
-        model(inputs, targets).backward()
+    def step(inputs, targets):
+        loss = model(inputs, targets)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return _timed_steps(step)
+        return loss.detach()
+    return step
+
+
+def make_step(system, model_name, rank, world):
+    step, batch = make_trainer(system, model_name, world), models.batch(model_name, rank)
+    return _timed_steps(lambda: step(*batch))
 
 
 def step_maker(system, model_name):

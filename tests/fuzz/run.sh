@@ -6,7 +6,7 @@
 #   bash tests/fuzz/run.sh --keep [RUNS]        and adds what covers new code to tests/fuzz/corpus/
 #   bash tests/fuzz/run.sh --results=FILE ...   and writes "passed NAME" or "failed NAME" lines to FILE
 #
-# Takes Debian's clang and libclang-rt-14-dev beside what deploy/install.sh --dev installs.
+# Takes Debian's clang and libclang-rt-14-dev as deploy/install.sh --full installs.
 # Ends with "N passed, N failed". A crash leaves its input in the folder that the last lines name.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -68,6 +68,7 @@ class FaultGridTest : public FixtureTest, public ::testing::WithParamInterface<F
   void StepOther();
 
   static Undisturbed* undisturbed_;
+  static int faults_;  // of this daemon
   std::unique_ptr<Client> client_;
   size_t other_steps_ = 0;
 };

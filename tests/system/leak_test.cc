@@ -82,8 +82,8 @@ class LeakTest : public FixtureTest {
     spec.set_role(v1::ROLE_TRAIN);
     spec.set_model(Data().untied.folder);
     *spec.mutable_layout()->mutable_ranks() = {ranks.begin(), ranks.end()};
-    spec.mutable_optimizer()->set_name("adamw");
-    spec.mutable_optimizer()->set_learning_rate(1e-3);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->set_learning_rate(0.1);
     const auto created = client_->Finish(client_->CreateEngine(create));
     ASSERT_TRUE(created.ok()) << created.status();
     v1::TrainRequest train;

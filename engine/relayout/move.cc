@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "engine/group/agreement.h"
 #include "engine/group/comm_status.h"
 #include "engine/relayout/loss_scale_agreement.h"
+#include "engine/relayout/peer_memory.h"
 
 namespace regroup {
 namespace {
@@ -61,8 +63,8 @@ class PlannedMove : public Move {
     plan_ = PlanMove(table, options.source, options.destination,
                      std::max(elements / kShardAlignment * kShardAlignment, kShardAlignment));
     if (options.destination.Contains(rank)) {
-      destination_ =
-          MakeState(table, options.destination, rank, options.num_moments, options.has_master);
+      destination_ = MakeUnfilledState(table, options.destination, rank, options.num_moments,
+                                       options.has_master);
       destination_->step = options.step;
       destination_->data_position = options.data_position;
       destination_->weights_version = options.weights_version;
@@ -96,7 +98,13 @@ class PlannedMove : public Move {
       index_of_[used->options().ranks[index]] = index;
     }
     absl::Status status = ::regroup::Agree(*used, "agree", values);
-    if (!status.ok() || !options_.has_master || table_.dtype() != DType::kFp16) return status;
+    if (!status.ok()) return status;
+    if (options_.reads_memory) {
+      absl::StatusOr<PeerMemory> memory = PeerMemory::Meet(*used);
+      if (!memory.ok()) return memory.status();
+      memory_ = *std::move(memory);
+    }
+    if (!options_.has_master || table_.dtype() != DType::kFp16) return absl::OkStatus();
     absl::StatusOr<std::optional<LossScale>> scale =
         AgreeOnLossScale(*used, sends ? source_->loss_scale : std::optional<LossScale>());
     if (!scale.ok()) return scale.status();
@@ -135,11 +143,15 @@ class PlannedMove : public Move {
   }
 
  private:
-  // One copy on its way: the transfers of its slots, and of their digests.
+  // One copy on its way: the transfers of its slots (or of where they lie, for a receiver that
+  // reads them there), and of their digests.
   struct Flight {
     const Copy* copy = nullptr;
     bool receives = false;
-    std::vector<std::unique_ptr<Pending>> pending;
+    bool read = false;  // by the receiver, from the sender's memory
+    std::vector<std::unique_ptr<Pending>> data;
+    at::Tensor addresses;  // int64 [slots], if read
+    std::unique_ptr<Pending> digests_transfer;
     at::Tensor digests;  // int64 [slots]
   };
 
@@ -251,53 +263,100 @@ class PlannedMove : public Move {
                         " to ", copy.interval.end, " from rank ", copy.from, " to rank ", copy.to);
   }
 
-  Flight Receive(const Copy& copy) {
-    Flight flight{&copy, true, {}, at::empty({static_cast<int64_t>(slots_)}, at::kLong)};
-    const std::string what = Describe(copy);
-    const int peer = index_of_.at(copy.from);
-    for (size_t slot = 0; slot < slots_; ++slot) {
-      flight.pending.push_back(
-          group()->Recv(Part(destination_->units[copy.unit], slot, copy.interval), peer, what));
-    }
-    flight.pending.push_back(group()->Recv(flight.digests, peer, what));
+  Flight MakeFlight(const Copy& copy, bool receives) const {
+    Flight flight;
+    flight.copy = &copy;
+    flight.receives = receives;
+    flight.read = memory_.CanRead(index_of_.at(copy.to), index_of_.at(copy.from));
+    flight.digests = at::empty({static_cast<int64_t>(slots_)}, at::kLong);
+    if (flight.read) flight.addresses = at::empty_like(flight.digests);
     return flight;
   }
 
+  Flight Receive(const Copy& copy) {
+    Flight flight = MakeFlight(copy, true);
+    const std::string what = Describe(copy);
+    const int peer = index_of_.at(copy.from);
+    if (flight.read) {
+      flight.data.push_back(group()->Recv(flight.addresses, peer, what));
+    } else {
+      for (size_t slot = 0; slot < slots_; ++slot) {
+        flight.data.push_back(
+            group()->Recv(Part(destination_->units[copy.unit], slot, copy.interval), peer, what));
+      }
+    }
+    flight.digests_transfer = group()->Recv(flight.digests, peer, what);
+    return flight;
+  }
+
+  // What is read stays unchanged until all members have met after it.
   Flight Send(const Copy& copy) {
-    Flight flight{&copy, false, {}, at::empty({static_cast<int64_t>(slots_)}, at::kLong)};
+    Flight flight = MakeFlight(copy, false);
     const std::string what = Describe(copy);
     const int peer = index_of_.at(copy.to);
-    auto* digests = flight.digests.data_ptr<int64_t>();
+    std::vector<at::Tensor> parts;
     for (size_t slot = 0; slot < slots_; ++slot) {
-      const at::Tensor part = Part(source_->units[copy.unit], slot, copy.interval);
-      flight.pending.push_back(group()->Send(part, peer, what));
-      digests[slot] = DigestOf(part);
+      parts.push_back(Part(source_->units[copy.unit], slot, copy.interval));
+      if (flight.read) {
+        flight.addresses.data_ptr<int64_t>()[slot] =
+            static_cast<int64_t>(reinterpret_cast<uintptr_t>(parts.back().data_ptr()));
+      } else {
+        flight.data.push_back(group()->Send(parts.back(), peer, what));
+      }
     }
-    flight.pending.push_back(group()->Send(flight.digests, peer, what));
+    if (flight.read) flight.data.push_back(group()->Send(flight.addresses, peer, what));
+    auto* digests = flight.digests.data_ptr<int64_t>();
+    for (size_t slot = 0; slot < slots_; ++slot) digests[slot] = DigestOf(parts[slot]);
+    flight.digests_transfer = group()->Send(flight.digests, peer, what);
     return flight;
+  }
+
+  // Brings a slot of a received copy into place, if it is not there yet, and digests what is there.
+  absl::StatusOr<int64_t> Arrive(const Flight& flight, size_t slot) {
+    const Copy& copy = *flight.copy;
+    const at::Tensor part = Part(destination_->units[copy.unit], slot, copy.interval);
+    if (!flight.read) return DigestOf(part);
+    // Small pieces are still in the cache when they are digested.
+    constexpr size_t kPiece = 256 << 10;
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(),
+                                                                          &XXH3_freeState);
+    XXH3_64bits_reset(digest.get());
+    const std::string what = Describe(copy);
+    const int owner = index_of_.at(copy.from);
+    const auto address = static_cast<uint64_t>(flight.addresses.data_ptr<int64_t>()[slot]);
+    auto* to = static_cast<char*>(part.data_ptr());
+    for (size_t done = 0; done < part.nbytes(); done += kPiece) {
+      const size_t size = std::min(kPiece, part.nbytes() - done);
+      absl::Status status = memory_.Read(owner, address + done, to + done, size, what);
+      if (!status.ok()) return status;
+      XXH3_64bits_update(digest.get(), to + done, size);
+    }
+    return static_cast<int64_t>(XXH3_64bits_digest(digest.get()));
   }
 
   absl::Status Finish(Flight* flight) {
-    for (std::unique_ptr<Pending>& pending : flight->pending) {
+    for (std::unique_ptr<Pending>& pending : flight->data) {
       if (absl::Status status = pending->Wait(); !status.ok()) return status;
     }
     const Copy& copy = *flight->copy;
-    if (!flight->receives) {
-      result_.bytes_sent += BytesOf(copy);
-      return absl::OkStatus();
+    std::vector<int64_t> arrived;
+    for (size_t slot = 0; flight->receives && slot < slots_; ++slot) {
+      const absl::StatusOr<int64_t> digest = Arrive(*flight, slot);
+      if (!digest.ok()) return digest.status();
+      arrived.push_back(*digest);
     }
-    result_.bytes_received += BytesOf(copy);
-    const auto* digests = flight->digests.data_ptr<int64_t>();
-    for (size_t slot = 0; slot < slots_; ++slot) {
-      const int64_t digest = DigestOf(Part(destination_->units[copy.unit], slot, copy.interval));
-      if (digest == digests[slot] || !damage_.ok()) continue;
+    if (absl::Status status = flight->digests_transfer->Wait(); !status.ok()) return status;
+    (flight->receives ? result_.bytes_received : result_.bytes_sent) += BytesOf(copy);
+    const auto* sent = flight->digests.data_ptr<int64_t>();
+    for (size_t slot = 0; slot < arrived.size(); ++slot) {
+      if (arrived[slot] == sent[slot] || !damage_.ok()) continue;
       // Kept until the members meet: who stopped here would let the others run into their time
       // limits.
       damage_ =
           WithReason(absl::DataLossError(absl::StrFormat(
                          "%s: the %s that arrived are not what was sent (digest %016x, sent %016x)",
-                         Describe(copy), SlotName(options_, slot), static_cast<uint64_t>(digest),
-                         static_cast<uint64_t>(digests[slot]))),
+                         Describe(copy), SlotName(options_, slot),
+                         static_cast<uint64_t>(arrived[slot]), static_cast<uint64_t>(sent[slot]))),
                      "DATA");
     }
     return absl::OkStatus();
@@ -322,6 +381,7 @@ class PlannedMove : public Move {
   std::optional<EngineState> destination_;
   int64_t total_bytes_ = 0;                 // that this rank receives or places
   absl::flat_hash_map<int, int> index_of_;  // rank -> index in the move's group
+  PeerMemory memory_;
   MoveResult result_;
   absl::Status damage_;  // the first copy that did not arrive as it was sent
   bool complete_ = false;

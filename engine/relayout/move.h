@@ -23,7 +23,10 @@ struct MoveOptions {
   int num_moments = 0;
   bool has_master = false;
   int64_t staging_bytes = 64 << 20;  // bound of the bytes in flight per rank
-  int64_t step = 0;                  // of the source; ranks outside it learn them here
+  // Ranks of one host read what they need from each other's memory where the system lets them;
+  // otherwise all data goes through the group. The same on every member.
+  bool reads_memory = true;
+  int64_t step = 0;  // of the source; ranks outside it learn them here
   int64_t data_position = 0;
   int64_t weights_version = 0;
 };
@@ -47,7 +50,8 @@ class Move {
 
   // Collective over `group`, which spans the union of source and destination ranks: agrees on
   // table, plan digest, step, data position, weights version and the loss scale of fp16 trainers,
-  // which ranks outside the source learn here. The move keeps the group.
+  // which ranks outside the source learn here, and finds out who can read whose memory. The move
+  // keeps the group.
   virtual absl::Status Agree(std::unique_ptr<Group> group) = 0;
 
   // Collective over the group: issues the planned copies within the staging bound, compares an XXH3

@@ -179,6 +179,7 @@ TEST_P(RandomMoveTest, Move_ThereAndBack_IsBitwiseRight) {
   const bool has_master = table.dtype() == DType::kBf16;
   options.num_moments = num_moments;
   options.has_master = has_master;
+  options.reads_memory = GetParam() % 2 == 0;
   options.staging_bytes = GetParam() % 4 == 0 ? 64 << 20 : 2000;  // many small copies and meetings
   SCOPED_TRACE(absl::StrCat(options.source.ToString(), " -> ", options.destination.ToString()));
 
@@ -328,7 +329,8 @@ class BitFlippingGroup : public Group {
         : pending_(std::move(pending)), tensor_(std::move(tensor)) {}
     absl::Status Wait() override {
       absl::Status status = pending_->Wait();
-      static_cast<uint8_t*>(tensor_.data_ptr())[tensor_.nbytes() / 2] ^= 0x10;
+      // The highest byte of the last element: an address becomes one that nothing lies at.
+      static_cast<uint8_t*>(tensor_.data_ptr())[tensor_.nbytes() - 1] ^= 0x10;
       return status;
     }
 
@@ -342,33 +344,58 @@ class BitFlippingGroup : public Group {
   int received_ = 0;
 };
 
-TEST(MoveTest, Run_FlippedBit_IsDataLossOnEveryMemberAndTheSourceIsIntact) {
+// Ranks 0 and 1 move two units to ranks 2 and 3; of what rank 3 receives, message `victim` is
+// damaged.
+Outcome MoveWithDamage(MoveOptions* options, std::map<int, EngineState>* sources, int victim) {
   const ParamTable table = MakeTable({640, 320});
+  options->source = MakeLayout({0, 1});
+  options->destination = MakeLayout({2, 3});
+  options->num_moments = 1;
+  options->weights_version = 1;
+  *sources = FilledStates(table, options->source, 1);
+  Outcome outcome = MoveAll(table, *options, *sources, [&](int rank, std::unique_ptr<Group> group) {
+    if (rank != 3) return group;
+    return std::unique_ptr<Group>(std::make_unique<BitFlippingGroup>(std::move(group), victim));
+  });
+  for (const auto& [rank, state] : *sources) {
+    ExpectSameState(state, FilledState(table, options->source, rank, 1));
+  }
+  return outcome;
+}
+
+TEST(MoveTest, Run_FlippedBit_IsDataLossOnEveryMemberAndTheSourceIsIntact) {
+  for (const bool reads_memory : {false, true}) {
+    SCOPED_TRACE(reads_memory);
+    // Rank 3 receives layers.0 [320, 640), then layers.1 [160, 320): each as weights, moment,
+    // digests, or as addresses, digests (of which the damage hits the second).
+    MoveOptions options;
+    options.reads_memory = reads_memory;
+    std::map<int, EngineState> sources;
+    const Outcome outcome = MoveWithDamage(&options, &sources, reads_memory ? 3 : 4);
+    ASSERT_EQ(outcome.statuses.size(), 4u);
+    for (const auto& [rank, status] : outcome.statuses) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << rank << ": " << status;
+      EXPECT_EQ(ReasonOf(status), "DATA");
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("layers.1 elements 160 to 320 from rank 1 to rank 3: the optimizer "
+                            "moment 1 that arrived"));
+    }
+    EXPECT_TRUE(outcome.states.empty());
+  }
+}
+
+TEST(MoveTest, Run_MemoryThatCannotBeRead_EndsEveryMemberAndNamesTheRank) {
   MoveOptions options;
-  options.source = MakeLayout({0, 1});
-  options.destination = MakeLayout({2, 3});
-  options.num_moments = 1;
-  options.weights_version = 1;
-  const std::map<int, EngineState> sources = FilledStates(table, options.source, 1);
-  // Rank 3 receives layers.0 [320, 640), then layers.1 [160, 320), each as weights, moment,
-  // digests.
-  const Outcome outcome =
-      MoveAll(table, options, sources, [](int rank, std::unique_ptr<Group> group) {
-        if (rank != 3) return group;
-        return std::unique_ptr<Group>(std::make_unique<BitFlippingGroup>(std::move(group), 4));
-      });
+  std::map<int, EngineState> sources;
+  const Outcome outcome = MoveWithDamage(&options, &sources, 2);
   ASSERT_EQ(outcome.statuses.size(), 4u);
-  for (const auto& [rank, status] : outcome.statuses) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << rank << ": " << status;
-    EXPECT_EQ(ReasonOf(status), "DATA");
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("layers.1 elements 160 to 320 from rank 1 to rank 3: the optimizer "
-                          "moment 1 that arrived"));
-  }
+  for (const auto& [rank, status] : outcome.statuses) EXPECT_FALSE(status.ok()) << rank;
+  const absl::Status status = outcome.statuses.at(3);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("move layers.1 elements 160 to 320 from rank 1 to rank 3: the memory of "
+                        "rank 1 (pid "));
   EXPECT_TRUE(outcome.states.empty());
-  for (const auto& [rank, state] : sources) {
-    ExpectSameState(state, FilledState(table, options.source, rank, 1));
-  }
 }
 
 TEST(MoveTest, Agree_MemberAtAnotherStep_IsAbortedOnEveryMember) {

@@ -41,6 +41,11 @@ struct EngineState {
 EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments,
                       bool has_master = false);
 
+// As MakeState for a caller that writes all intervals: only the padding is zeroed, and memory that
+// nobody has touched stays so.
+EngineState MakeUnfilledState(const ParamTable& table, const Layout& layout, int rank,
+                              int num_moments, bool has_master = false);
+
 int64_t WeightsBytes(const EngineState& state);
 int64_t OptimizerBytes(const EngineState& state);  // moments and master copy
 

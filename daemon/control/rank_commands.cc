@@ -275,6 +275,12 @@ absl::StatusOr<v1::Rendezvous> RankCommands::OpenRendezvous(const WorkerRef& lea
                               answer->arrived.DecrementCount();
                             });
   answer->arrived.Wait();
+  const absl::Status status = answer->rendezvous.status();
+  if (absl::IsDeadlineExceeded(status) && IsOfCall(status)) {
+    // As in Run: who does not answer is named and killed.
+    KillAndWait(lead, "did not open a meeting place in time");
+    if (const auto lost = ranks_->Find(lead); !lost.ok()) return lost.status();
+  }
   return std::move(answer->rendezvous);
 }
 

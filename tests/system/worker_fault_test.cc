@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/system/cli.h"
+#include "tests/system/fault_grid.h"
 #include "tests/system/fixtures.h"
 
 namespace regroup::harness {
@@ -63,6 +64,14 @@ class WorkerFaultTest : public FixtureTest {
     ExpectSteps(cli().Train(engine, Text(3)), reference.Train(3, 4));
   }
 };
+
+// Those of the grid that each change has to pass; fault_grid_test has them all.
+INSTANTIATE_TEST_SUITE_P(Sample, FaultGridTest,
+                         ::testing::Values(FaultCase{"create", "form", SIGKILL, 0},
+                                           FaultCase{"relayout", "move", SIGKILL, 2},
+                                           FaultCase{"sync", "move", SIGKILL, 0},
+                                           FaultCase{"generate", "decode", SIGKILL, 0}),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_F(WorkerFaultTest, Kill_IdleRank_FailsItsEnginesAndNobodyElses) {
   Create("hit", "1-2");

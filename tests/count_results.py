@@ -87,7 +87,8 @@ def print_log(target):
             continue
         print(f'--- the end of {outputs["test.log"]}')
         with open(outputs["test.log"], encoding="utf-8", errors="replace") as file:
-            print("".join(file.readlines()[-LOG_LINES:]).rstrip())
+            lines = [line for line in file if "linux-sandbox" not in line]  # Bazel's, one per mount
+            print("".join(lines[-LOG_LINES:]).rstrip())
 
 
 def count_results(path):

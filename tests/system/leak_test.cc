@@ -22,6 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr int kWarmUp = 20;
 constexpr int64_t kAllowedBytes = 10 << 20;
+// gRPC's thread pools grow while a machine is slow to answer and keep their size: by a few threads,
+// whatever the number of rounds. What leaks grows by one or more a round, of which there are at
+// least 20.
+constexpr int kAllowedPoolThreads = 8;
 
 // What a process holds of what the kernel counts.
 struct Holdings {
@@ -31,6 +35,12 @@ struct Holdings {
   int shared_mappings = 0;  // of /dev/shm or a memfd
   int64_t pss_bytes = 0;
 };
+
+std::string Compare(const Holdings& old, const Holdings& now) {
+  return absl::StrCat("descriptors ", old.descriptors, " to ", now.descriptors, ", sockets ",
+                      old.sockets, " to ", now.sockets, ", threads ", old.threads, " to ",
+                      now.threads, ", ", (now.pss_bytes - old.pss_bytes) / 1024, " KiB more");
+}
 
 int CountEntries(const std::string& folder) {
   std::error_code error;
@@ -113,16 +123,14 @@ class LeakTest : public FixtureTest {
                             [&, pid = pid, old = old] {
                               now = HoldingsOf(pid);
                               return now.descriptors <= old.descriptors &&
-                                     now.threads <= old.threads;
+                                     now.threads <= old.threads + kAllowedPoolThreads;
                             }))
-          << "process " << pid << ": descriptors " << old.descriptors << " to " << now.descriptors
-          << ", threads " << old.threads << " to " << now.threads;
+          << "process " << pid << ": " << Compare(old, now);
       EXPECT_GT(now.descriptors, 0) << "it is gone";
       EXPECT_LE(now.sockets, old.sockets);
       EXPECT_LE(now.shared_mappings, old.shared_mappings);
       EXPECT_LE(now.pss_bytes, old.pss_bytes + kAllowedBytes) << "from " << old.pss_bytes;
-      std::cout << "process " << pid << ": " << now.descriptors << " descriptors, " << now.threads
-                << " threads, " << (now.pss_bytes - old.pss_bytes) / 1024 << " KiB more\n";
+      std::cout << "process " << pid << ": " << Compare(old, now) << "\n";
     }
     EXPECT_EQ(daemon().Processes().size(), before.size());
   }

@@ -1,10 +1,12 @@
 // Trainers of bf16 and fp16 weights with an fp32 master copy.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
 
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/group/thread_ranks.h"
 #include "engine/train/trainer.h"
 #include "engine/train/two_layers.h"
@@ -93,6 +95,48 @@ TEST(Trainer, Fp16_Overflow_HalvesTheLossScaleDownToOne) {
     EXPECT_NE(result->reason.find("; loss scale 1 -> 1"), std::string::npos) << result->reason;
     EXPECT_EQ(trainer.state().loss_scale->value, 1);
     EXPECT_EQ(trainer.state().step, 0);
+  });
+}
+
+// One element of one rank's shard, the first of second.bias, has a gradient that leaves fp16 while
+// the loss scale is above 256; all others stay small.
+class OneLargeGradient : public TwoLayers {
+ public:
+  OneLargeGradient() : TwoLayers(DType::kFp16) {}
+  at::Tensor LossSum(UnitRunner& runner, const Batch& batch) const override {
+    const at::Tensor bias = runner.Run(
+        1, at::zeros({1}), [](const at::Tensor&, absl::Span<const at::Tensor> parameters) {
+          return parameters[1].narrow(0, 0, 1) * 1.0;  // the weights go again
+        });
+    return TwoLayers::LossSum(runner, batch) * 1e-3 + bias.to(at::kFloat).sum() * 2000.0;
+  }
+};
+
+// The ranks whose own shards are fine skip as well, and all come down to the same loss scale.
+TEST(Trainer, Fp16_OverflowInOneRanksShard_SkipsOnAllUntilTheScaleFits) {
+  const OneLargeGradient model;
+  const MemoryRows data(4);
+  const EngineSpec spec = Spec(OptimizerKind::kSgd, 0);
+  RunTrainers({3, 0, 2, 1}, spec, model, [&](int, Trainer& trainer) {
+    std::vector<at::Tensor> before;
+    for (const UnitState& unit : trainer.state().units) before.push_back(unit.master.clone());
+    for (int scale = 65536; scale > 256; scale /= 2) {
+      const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 1);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_TRUE(result->skipped);
+      EXPECT_EQ(result->reason,
+                absl::StrCat("non-finite gradient in second, in the shard of rank 0; loss scale ",
+                             scale, " -> ", scale / 2));
+      EXPECT_EQ(trainer.state().loss_scale->value, scale / 2);
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_TRUE(trainer.state().units[i].master.equal(before[i])) << i;
+      }
+    }
+    const absl::StatusOr<StepResult> result = trainer.Step(data, 4, 1);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_FALSE(result->skipped) << result->reason;
+    EXPECT_EQ(result->step, 1);
+    EXPECT_EQ(trainer.state().loss_scale->value, 256);
   });
 }
 

@@ -61,6 +61,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{2, 0, 1}, OptimizerKind::kAdamW, 0.05, 5},
                     Case{{0, 1, 2}, OptimizerKind::kSgd, 0.05, 1},  // fewer rows than ranks
                     Case{{0, 1, 2, 3}, OptimizerKind::kAdamW, 0, 6},
+                    // Three of the five have no element of the second unit, one none at all.
+                    Case{{4, 0, 3, 1, 2}, OptimizerKind::kSgd, 0.05, 6},
                     Case{{0, 2, 1}, OptimizerKind::kAdam, 0.05, 5},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kFull},
                     Case{{1, 0, 2}, OptimizerKind::kAdamW, 0.05, 5, CheckLevel::kOff}));

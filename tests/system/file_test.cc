@@ -160,6 +160,25 @@ TEST_F(FileTest, Weights_MissingMisspeltOrMisshapen_AreAllListed) {
        BadTensors({}, {"model.embed_tokens.weight"})});
 }
 
+// No model has a tensor without elements or without axes: none is dropped in silence, or kept by
+// some ranks only.
+TEST_F(FileTest, Weights_EmptyOrScalarTensors_AreRefused) {
+  const auto with = [](const std::string& name, const std::vector<int64_t>& shape,
+                       const std::string& said) {
+    TensorMap tensors = Data().untied.weights;
+    int64_t count = 1;
+    for (const int64_t extent : shape) count *= extent;
+    tensors[name] = FromFloats(shape, std::vector<float>(count, 1));
+    return BadTensors(tensors, {name + said});
+  };
+  const std::string norm = "model.layers.1.input_layernorm.weight";
+  const std::string up = "model.layers.0.mlp.up_proj.weight";
+  ExpectRefused({with("a.empty.weight", {0, 64}, ""), with("z.empty.weight", {0}, ""),
+                 with("model.layers.0.scale", {}, ""), with(norm, {}, " is [], must be [64]"),
+                 with(norm, {0}, " is [0], must be [64]"),
+                 with(up, {0, 64}, " is [0, 64], must be [160, 64]")});
+}
+
 // Harmless extras are accepted: a tied head that is written out, and rotary tables.
 TEST_F(FileTest, Weights_RedundantTensors_AreAccepted) {
   TensorMap tied = Data().tied.weights;

@@ -2,10 +2,13 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/system/cli.h"
 #include "tests/system/fixtures.h"
 
@@ -286,6 +289,31 @@ TEST_F(PrecisionTest, Fp16_OverflowThenRelayouts_AreTheIdentity) {
     if (runs[0][i].skipped) continue;                      // its loss is no number
     EXPECT_EQ(runs[1][i], runs[0][i]) << i;
   }
+}
+
+// A loss that never is a number: each skip is a record with one halving, and at the floor the
+// records go on to say why nothing is learnt.
+TEST_F(PrecisionTest, Train_Fp16_ThatAlwaysOverflows_RecordsEachSkip) {
+  std::vector<MlpRow> rows = RandomMlpRows(4, kMlpIn, kMlpOut, 31);
+  rows[0].y[0] = 3e38F;
+  const std::string path = DataPath("hopeless.jsonl");
+  WriteMlpRows(path, rows);
+  cli().Create("e", "0-3", kMlpSpec, {"--lr=1e-3", "--dtype=fp16"});
+  const TensorMap before = cli().Export("e");
+  const Steps steps = cli().Train("e", {path, 25, 4, 0, {}});
+  ASSERT_EQ(steps.size(), 25u);
+  int scale = 65536;
+  for (const StepRecord& step : steps) {
+    const int next = std::max(1, scale / 2);
+    EXPECT_TRUE(step.skipped);
+    EXPECT_EQ(step.step, 0);
+    const std::string change = absl::StrCat("; loss scale ", scale, " -> ", next);
+    EXPECT_TRUE(absl::EndsWith(step.reason, change)) << step.reason << ", not" << change;
+    EXPECT_TRUE(absl::StartsWith(step.reason, "non-finite gradient in ")) << step.reason;
+    scale = next;
+  }
+  EXPECT_EQ(cli().Row("e")["dataPosition"], 25);
+  EXPECT_EQ(Differences(cli().Export("e"), before), Names{});
 }
 
 TEST_F(PrecisionTest, Sync_Fp16_EqualsWhatWasExported) {

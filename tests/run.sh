@@ -41,7 +41,7 @@ fi
 
 say "linting"
 : >"$scratch/files"
-bash tests/lint.sh "${full[@]}" --failures="$scratch/files" || true
+bash tests/lint.sh "${full[@]}" --failures="$scratch/files" || [[ -s $scratch/files ]] || echo "lint: ended early" >"$scratch/files"
 cat "$scratch/files" >>"$scratch/lint"
 
 say "building and running the tests"
@@ -59,7 +59,7 @@ grep -E -B2 -A12 '(error:|ERROR:)' "$scratch/test.log" | head -n 200 || true
 
 results=()
 if [[ ${#full[@]} -ne 0 ]]; then
-  for suite in fuzz parity; do
+  for suite in parity fuzz; do
     say "running tests/$suite/run.sh"
     results+=("$scratch/$suite.results")
     bash "tests/$suite/run.sh" --results="$scratch/$suite.results" >"$scratch/$suite.log" 2>&1 ||

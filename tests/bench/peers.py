@@ -33,6 +33,9 @@ def make_trainer(system, model_name, world, **adamw):
 
         import deepspeed
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        # Or it would compile, for a minute and with what Debian's python3 does not bring, an operator that only
+        # inference calls.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         # Without a threshold small parameters would stay whole; clipping is 1.0 by default, off here as elsewhere.
         config = {"train_micro_batch_size_per_gpu": models.ROWS[model_name], "gradient_clipping": 0.0,
                   "zero_allow_untested_optimizer": True, "steps_per_print": 10**9,

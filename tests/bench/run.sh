@@ -8,6 +8,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+usage="usage: bash tests/bench/run.sh [--rounds=N] [--only=steps|moves|latency]"
+for argument in "$@"; do
+  [[ $argument == --help ]] && echo "$usage" && exit
+  # Before the download.
+  [[ $argument =~ ^--(rounds=[1-9][0-9]{0,3}|only=(steps|moves|latency))$ ]] || { echo "$usage" >&2; exit 2; }
+done
+
 . deploy/bazel_env.sh
 . tests/pylib/venv.sh
 peers_venv

@@ -38,7 +38,7 @@ run() {
   local script=$1 before
   shift
   before=$(wc -l <"$results")
-  echo "== $script"
+  echo "== $script  [$SECONDS s]"
   "$python" "tests/parity/$script.py" --bin="$bin" --results="$results" "$@" && return
   # One that ends before its first case.
   [[ $(wc -l <"$results") -gt $before ]] || echo "failed $script" >>"$results"

@@ -62,8 +62,9 @@ if [[ ${#full[@]} -ne 0 ]]; then
   for suite in parity fuzz; do
     say "running tests/$suite/run.sh"
     results+=("$scratch/$suite.results")
-    bash "tests/$suite/run.sh" --results="$scratch/$suite.results" >"$scratch/$suite.log" 2>&1 ||
-      tail -n 60 "$scratch/$suite.log"
+    bash "tests/$suite/run.sh" --results="$scratch/$suite.results" >"$scratch/$suite.log" 2>&1 && continue
+    tail -n 60 "$scratch/$suite.log"
+    grep -qs "^failed " "$scratch/$suite.results" || echo "failed $suite: ended early" >>"$scratch/$suite.results"
   done
 fi
 

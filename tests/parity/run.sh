@@ -34,19 +34,20 @@ bin=$(bazel_cmd info bazel-bin 2>/dev/null)
 
 : >"$results"
 export PYTHONPATH=tests/pylib:tests/bench HF_HUB_OFFLINE=1
+failures() { grep -c '^failed ' "$results" || true; }
 run() {
   local script=$1 before
   shift
-  before=$(wc -l <"$results")
+  before=$(failures)
   echo "== $script  [$SECONDS s]"
   "$python" "tests/parity/$script.py" --bin="$bin" --results="$results" "$@" && return
-  # One that ends before its first case.
-  [[ $(wc -l <"$results") -gt $before ]] || echo "failed $script" >>"$results"
+  # One that ends outside its cases.
+  [[ $(failures) -gt $before ]] || echo "failed $script: ended early" >>"$results"
 }
 run transformers_parity
 run peers_parity
 run smollm2_parity --data="$data"
 
-failed=$(grep -c '^failed ' "$results" || true)
+failed=$(failures)
 echo "$(grep -c '^passed ' "$results" || true) passed, $failed failed"
 [[ $failed -eq 0 ]]

@@ -252,7 +252,7 @@ TEST(Control, Sync_DestinationDeletedWhilePreparing_OnlyTheMoveIsAborted) {
   cluster.MustCreate("rollout", {1}, v1::ROLE_INFER);
   cluster.SetScript([](FakeWorker& worker, const v1::Command& command) {
     if (!command.has_prepare_move() || worker.rank() != 0) return absl::OkStatus();
-    const absl::Status aborted = worker.AwaitAbort(command.engine_uid());
+    absl::Status aborted = worker.AwaitAbort(command.engine_uid());
     EXPECT_THAT(aborted.message(), HasSubstr("move aborted: "));
     return aborted;
   });

@@ -10,7 +10,6 @@
 namespace regroup {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Step = RestoreDecision::Step;
 using Known = MemberReport::Known;

@@ -103,6 +103,7 @@ TEST(TicketQueue, Acquire_ManyThreads_NeverShareAKeyAndAllFinish) {
   std::atomic<int> holders[kKeys] = {};
   std::atomic<int> clashes{0};
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);

@@ -97,7 +97,7 @@ class SupervisorTest : public ::testing::Test {
     std::promise<absl::Status> done;
     const auto client = table_->Find(ref);
     if (!client.ok()) return client.status();
-    (*client)->Execute(command, kPatience, [&](absl::StatusOr<v1::CommandResult> result) {
+    (*client)->Execute(command, kPatience, [&](const absl::StatusOr<v1::CommandResult>& result) {
       done.set_value(result.status());
     });
     return done.get_future().get();

@@ -29,10 +29,11 @@ struct Answer {
 
 std::shared_ptr<Answer> Execute(WorkerClient& client) {
   auto answer = std::make_shared<Answer>();
-  client.Execute(v1::Command(), kPatience, [answer](absl::StatusOr<v1::CommandResult> result) {
-    answer->status = result.status();
-    answer->arrived.Notify();
-  });
+  client.Execute(v1::Command(), kPatience,
+                 [answer](const absl::StatusOr<v1::CommandResult>& result) {
+                   answer->status = result.status();
+                   answer->arrived.Notify();
+                 });
   return answer;
 }
 

@@ -37,6 +37,9 @@ bool DaemonKillTest::TryToHit(const DaemonKill& kill) {
       train = cli.ctl().Start(CommandOf("train"));
       EXPECT_TRUE(WaitUntil(absl::Seconds(60), [&] { return !train->OutputLines().empty(); }));
     }
+    if (IsShort(kill.phase)) {
+      EXPECT_EQ(::kill(daemon->WorkerPid(2), SIGSTOP), 0);
+    }
     const auto process = cli.ctl().Start(CommandOf(kill.operation));
     const std::string kind = kill.operation == "trainerGenerate" ? "generate" : kill.operation;
     if (!SeePhase(*client, kind, kill.phase, *process)) return false;

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <iostream>
 #include <ostream>
 
 #include "absl/strings/match.h"
@@ -322,7 +323,8 @@ bool FaultGridTest::TryToHit(const FaultCase& fault) {
     absl::SleepFor(absl::Milliseconds(100));  // not to be the load that it runs under
   }
   const CtlResult result = Collect(*process, start + bound - absl::Now());
-  RecordProperty("ended_after", absl::FormatDuration(absl::Now() - start));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  std::cout << fault.operation << " ended " << seconds << " s after the fault\n";
   // A commit or a delete ends well without the rank, so its end alone says nothing; the daemon
   // was seen in the phase a moment before.
   const bool may_end_well = fault.phase == "commit" || fault.operation == "delete";

@@ -125,11 +125,11 @@ TEST_F(WorkerFaultTest, End_OfAnyKind_IsReportedAsWhatItWas) {
       {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"}};
   std::vector<pid_t> pids;
   for (size_t i = 0; i < ends.size(); ++i) {
-    pids.push_back(daemon().WorkerPid(static_cast<int>(i)));
+    pids.push_back(daemon().WorkerPid(static_cast<int>(i) + 1));
     ASSERT_EQ(kill(pids[i], ends[i].first), 0);
   }
   for (size_t i = 0; i < ends.size(); ++i) {
-    const int rank = static_cast<int>(i);
+    const int rank = static_cast<int>(i) + 1;
     EXPECT_TRUE(daemon().WaitForRestart(rank, pids[i]));
     ExpectMentions(daemon().RankRow(rank).value("error", ""),
                    {absl::StrCat("rank ", rank), ends[i].second, absl::StrCat(pids[i])});

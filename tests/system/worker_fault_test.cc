@@ -99,13 +99,13 @@ TEST_F(WorkerFaultTest, Kill_IdleRank_FailsItsEnginesAndNobodyElses) {
 
 TEST_F(WorkerFaultTest, Kill_WhileTraining_EndsThatRunAndNoOther) {
   Create("other", "0,3");
-  const Steps expected = cli().Train("other", Text(100));
+  const Steps expected = cli().Train("other", Text(50));
   cli().Delete("other");
   Create("hit", "1-2");
   Create("other", "0,3");
   const pid_t pid = daemon().WorkerPid(1);
-  const auto other = StartTraining("other", 100);
   const auto hit = StartTraining("hit", kForever);
+  const auto other = StartTraining("other", 50);
   ASSERT_EQ(kill(pid, SIGKILL), 0);
   EXPECT_TRUE(WaitForFailure("hit", kReported));
   const CtlResult result = Collect(*hit, absl::Seconds(5));
@@ -137,10 +137,9 @@ TEST_F(WorkerFaultTest, End_OfAnyKind_IsReportedAsWhatItWas) {
 }
 
 TEST_F(WorkerFaultTest, KillDeleteCreate_Repeatedly_AlwaysWorks) {
-  for (const int rank : {0, 1, 0}) {
-    if (HasFailure()) break;
+  for (int round = 0; round < 2 && !HasFailure(); ++round) {
     Create("e", "0-1");
-    const pid_t pid = daemon().WorkerPid(rank);
+    const pid_t pid = daemon().WorkerPid(0);
     ASSERT_EQ(kill(pid, SIGKILL), 0);
     cli().Delete("e");
     Create("e", "0-1");  // waits for the rank

@@ -24,7 +24,7 @@ constexpr absl::Duration kAfterKill = absl::Seconds(10);
 // worker that answers nothing is killed.
 constexpr absl::Duration kAfterStop = absl::Seconds(2 + 10 + 15);
 constexpr int kTries = 20;
-constexpr size_t kOtherSteps = 60;
+constexpr size_t kOtherSteps = 40;
 
 TrainArgs Text(int64_t steps) { return {Data().text.path, steps, 4, kSeq, {}}; }
 

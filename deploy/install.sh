@@ -13,7 +13,7 @@ packages=(
   g++ git ca-certificates python3 python3-pip python3-venv
   # libraries; docs/dependencies.md says what each is for
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
-  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgloo-dev libsqlite3-dev
+  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgloo-dev libsqlite3-dev libjemalloc-dev
   libgtest-dev libgmock-dev
   # the quickstart's English text
   fortunes

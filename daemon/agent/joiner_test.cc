@@ -50,14 +50,12 @@ TEST(JoinerTest, JoinFirst_NobodyAnswers_EndsWithItsPatienceAndSaysWhatItTried) 
   for (const bool listens : {false, true}) {
     const SilentPort port(listens);
     Joiner joiner(Impatient(port.name()), {});
-    int asked = 0;
     const absl::Time start = absl::Now();
-    const absl::Status status = joiner.JoinFirst([&asked] { return ++asked < 0; }).status();
+    const absl::Status status = joiner.JoinFirst([] { return false; }).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("--join=", port.name(), ": ")));
     EXPECT_THAT(status.message(), HasSubstr("no primary took this node in for 400ms: "));
     EXPECT_LT(absl::Now() - start, absl::Seconds(30));
-    EXPECT_GT(asked, 0);
   }
 }
 

@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxShownPath = 400;  // bytes of it, in a message
-
 bool IsUnder(const std::string& path, const std::string& root) {
   return path == root || absl::StartsWith(path, root.back() == '/' ? root : root + "/");
 }

@@ -70,7 +70,8 @@ absl::Status CheckNotNegative(absl::string_view flag, double value) {
 }
 
 absl::Status CheckBeta(absl::string_view flag, double value) {
-  if (value >= 0 && static_cast<float>(value) < 1) return absl::OkStatus();  // false for NaN
+  // Both false for NaN.
+  if (value >= 0 && value < 1 && static_cast<float>(value) < 1) return absl::OkStatus();
   return FieldError(flag, value < 1 ? absl::StrFormat("%.17g", value) : Text(value),
                     "is out of range", "0 or above and below 1, in fp32 too");
 }

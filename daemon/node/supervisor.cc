@@ -142,10 +142,12 @@ absl::Status Supervisor::Start(Slot& slot, absl::Time now) {
                 absl::StrCat("--device=", options_.device)};
   spawn.environment = {
       {"OMP_NUM_THREADS", absl::StrCat(std::max(1, UsableCores() / options_.ranks))},
-      {"OMP_WAIT_POLICY", "passive"},
-      // libtorch: large tensors lie in huge pages where the system gives them on request. Faults of
-      // small pages would take longer than moving a state does.
-      {"THP_MEM_ALLOC_ENABLE", "1"}};
+      {"OMP_WAIT_POLICY", "passive"}};
+  // libtorch: large tensors lie in huge pages where the system gives them on request. Faults of
+  // small pages would take longer than moving a state does.
+  if (std::getenv("THP_MEM_ALLOC_ENABLE") == nullptr) {
+    spawn.environment.emplace_back("THP_MEM_ALLOC_ENABLE", "1");
+  }
   spawn.lifeline_fd = lifeline_read_.get();
   spawn.nice = kWorkerNice;
   absl::StatusOr<WorkerProcess> process = WorkerProcess::Spawn(spawn);

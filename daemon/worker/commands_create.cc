@@ -1,5 +1,4 @@
 // Engines come and go: prepare, form, drop.
-#include <malloc.h>
 #include <xxhash.h>
 
 #include <utility>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "daemon/worker/allocator.h"
 #include "daemon/worker/commands.h"
 #include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
@@ -180,7 +180,7 @@ absl::Status Commands::SetSettings(HeldEngine* engine, const v1::SetSettings& re
 absl::Status Commands::DropEngine(uint64_t uid) {
   table_->SetRendezvous(uid, nullptr);
   table_->Erase(uid);
-  malloc_trim(0);  // the memory goes back to the machine, where others look for it
+  ReleaseFreedMemory();
   return absl::OkStatus();
 }
 

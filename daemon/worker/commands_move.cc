@@ -1,11 +1,10 @@
 // Moves of state between layouts: a relayout of a trainer, or a sync of its weights into an
 // inference engine.
-#include <malloc.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/allocator.h"
 #include "daemon/worker/commands.h"
 #include "daemon/worker/memory.h"
 #include "daemon/worker/proto_convert.h"
@@ -224,6 +223,7 @@ absl::Status Commands::CommitMove(uint64_t uid) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", identity_.rank, ": the move of engine ", engine->spec.name, " is not verified"));
   }
+  bool leaves = false;
   if (pending.is_sync) {
     if (pending.inference != nullptr) {
       // A replica that was dropped in the meantime needs no weights; the source goes on anyway.
@@ -244,10 +244,12 @@ absl::Status Commands::CommitMove(uint64_t uid) {
     table_->Put(uid, std::move(pending.next));
   } else {
     table_->Erase(uid);
+    leaves = true;
   }
   table_->SetRendezvous(uid, nullptr);
   engine = nullptr;
-  malloc_trim(0);
+  // Who goes on keeps what became free for the next move, until the allocator finds it idle.
+  if (leaves) ReleaseFreedMemory();
   return absl::OkStatus();
 }
 
@@ -259,7 +261,7 @@ absl::Status Commands::RollBackMove(uint64_t uid) {
   engine->pending = nullptr;
   if (engine->is_guest) table_->Erase(uid);
   engine = nullptr;
-  malloc_trim(0);
+  ReleaseFreedMemory();
   return absl::OkStatus();
 }
 

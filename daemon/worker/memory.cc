@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/worker/allocator.h"
 #include "engine/group/comm_status.h"
 #include "engine/layout/human_text.h"
 #include "engine/layout/shard.h"
@@ -126,7 +127,8 @@ int64_t AvailableMemoryBytes() {
   std::ifstream file("/proc/self/cgroup");
   std::stringstream self;
   self << file.rdbuf();
-  return Smaller(MachineBytes(), ControlGroupBytes(self.str(), "/sys/fs/cgroup"));
+  const int64_t left = Smaller(MachineBytes(), ControlGroupBytes(self.str(), "/sys/fs/cgroup"));
+  return left < 0 ? left : left + FreedBytesHeld();
 }
 
 int64_t ResidentBytes() {

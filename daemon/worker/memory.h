@@ -31,7 +31,7 @@ int64_t StepBytes(const ParamTable& table, const Layout& layout, int64_t activat
                   int64_t accumulate);
 
 // What this process can still take: MemAvailable of the machine, or what its control groups leave
-// if that is less. -1 if neither can be read.
+// if that is less, and what it holds without using it. -1 if neither can be read.
 int64_t AvailableMemoryBytes();
 
 // What is left of the tightest memory limit of the control groups (v1 or v2) that `self` names (the

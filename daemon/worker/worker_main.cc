@@ -1,7 +1,8 @@
 #include "daemon/worker/worker_main.h"
 
 #include <ATen/Parallel.h>
-#include <malloc.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -12,9 +13,18 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/allocator.h"
 #include "daemon/worker/lifeline.h"
 #include "daemon/worker/worker_server.h"
 #include "engine/layout/rank_list.h"
+
+// jemalloc(3), "TUNING"; $MALLOC_CONF adds to it. Activations, states and replicas come and go in
+// blocks of many megabytes, and first touches cost more than copying: what was freed stays for 10
+// seconds, for whichever thread comes next, and is given back by a thread of jemalloc's.
+extern "C" const char* malloc_conf;
+const char* malloc_conf =
+    "narenas:1,oversize_threshold:0,dirty_decay_ms:10000,muzzy_decay_ms:0,background_thread:true,"
+    "max_background_threads:1";
 
 namespace regroup {
 namespace {
@@ -46,10 +56,10 @@ void PrepareProcess() {
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, no end
-  // Activations come and go with each step: memory that is kept costs no page faults. Dropped
-  // engines are trimmed explicitly.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  // Where Yama is set to 1, a process reads the memory of its descendants only, and of those that
+  // name an ancestor of it: other workers of this daemon may read from this one (relayouts do).
+  prctl(PR_SET_PTRACER, getppid(), 0, 0, 0);
+  HoldLargeBlocks();
   const char* threads = std::getenv("OMP_NUM_THREADS");
   int count = 0;
   if (threads != nullptr && absl::SimpleAtoi(threads, &count) && count > 0) {

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -118,6 +119,8 @@ absl::Status Disagreement(const Group& group, absl::string_view where,
   return WithReason(absl::AbortedError(Shorten(message, kMaxMessage)), "RANKS_DISAGREE");
 }
 
+using Clock = std::chrono::steady_clock;
+
 thread_local absl::Duration time_in_agreements;
 
 }  // namespace
@@ -126,7 +129,9 @@ absl::Duration TimeInAgreements() { return time_in_agreements; }
 
 absl::Status Agree(Group& group, absl::string_view phase, const std::vector<std::string>& values,
                    const absl::Status& failure) {
-  const absl::Cleanup count = [start = absl::Now()] { time_in_agreements += absl::Now() - start; };
+  const absl::Cleanup count = [start = Clock::now()] {
+    time_in_agreements += absl::FromChrono(Clock::now() - start);
+  };
   const std::string where = absl::StrCat(
       "engine ", group.options().engine, ", phase ", phase, ", group ", group.options().name,
       " of ranks ", Shorten(FormatRankList(group.options().ranks), kMaxShownValue));

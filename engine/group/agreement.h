@@ -21,7 +21,8 @@ namespace regroup {
 absl::Status Agree(Group& group, absl::string_view phase, const std::vector<std::string>& values,
                    const absl::Status& failure = absl::OkStatus());
 
-// What this thread has spent in Agree since it started: to be set beside the time of a step.
+// What this thread has spent in Agree since it started: to be set beside the time of a step, all of
+// whose agreements are made by the thread that runs it (on a CPU, autograd too runs there).
 absl::Duration TimeInAgreements();
 
 }  // namespace regroup

@@ -15,8 +15,12 @@ std::string HumanBytes(int64_t bytes);
 // "7", "999", "1.0 k", "134.5 M".
 std::string HumanCount(int64_t count);
 
-// What came from outside, safe to print in one line and of bounded length: unprintable bytes are
-// escaped, and what is longer than `most` bytes is cut and ends with "...".
+// Bytes of a path that a message shows at most.
+constexpr size_t kMaxShownPath = 400;
+
+// What came from outside, safe to print in one line and of bounded length: quotes, backslashes,
+// control characters and bytes that are no UTF-8 are escaped as in C, and what is longer than
+// `most` bytes is cut at a character and ends with "...". The result is UTF-8.
 std::string Printable(absl::string_view text, size_t most = 200);
 
 }  // namespace regroup

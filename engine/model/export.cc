@@ -27,7 +27,9 @@ constexpr char kConfigName[] = "config.json";
 constexpr char kWeightsName[] = "model.safetensors";
 
 // For messages.
-std::string Named(const std::string& path) { return absl::StrCat("DIR=", Printable(path, 400)); }
+std::string Named(const std::string& path) {
+  return absl::StrCat("DIR=", Printable(path, kMaxShownPath));
+}
 
 absl::Status WriteError(int error, const std::string& path) {
   const std::string message = absl::StrCat(Named(path), ": ", std::strerror(error));
@@ -167,7 +169,7 @@ absl::StatusOr<std::string> ResolveTarget(std::string directory) {
   const std::string resolved = RealPath(parent);
   if (resolved.empty() || name.empty() || name == "." || name == "..") {
     return absl::NotFoundError(
-        absl::StrCat(Named(directory), ": no folder ", Printable(parent, 400)));
+        absl::StrCat(Named(directory), ": no folder ", Printable(parent, kMaxShownPath)));
   }
   return absl::StrCat(resolved == "/" ? "" : resolved, "/", name);
 }

@@ -61,7 +61,7 @@ std::string List(const std::vector<std::string>& names) {
       const std::string range = FormatRankList(used);
       name.replace(star, 1, used.size() == 1 ? range : absl::StrCat("{", range, "}"));
     }
-    absl::StrAppend(&out, i == 0 ? "" : ", ", Printable(name, 400));
+    absl::StrAppend(&out, i == 0 ? "" : ", ", Printable(name, kMaxShownPath));
   }
   return out;
 }

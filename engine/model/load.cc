@@ -24,8 +24,6 @@
 namespace regroup {
 namespace {
 
-constexpr size_t kMaxShown = 400;  // bytes of a path, in a message
-
 // The same bits of the config decide the same model: norms, rotary base and ties stand in no table.
 std::string ConfigDigest(const ConfigFile& config) {
   return absl::StrFormat("config %016x", XXH3_64bits(config.text.data(), config.text.size()));
@@ -43,7 +41,7 @@ absl::Status CheckFolder(const std::string& folder) {
   if (exists && S_ISDIR(info.st_mode)) return absl::OkStatus();
   const std::string why = exists ? "is not a folder" : std::strerror(errno);
   return absl::NotFoundError(
-      absl::StrCat("--model=", Printable(folder, kMaxShown), ": ", why,
+      absl::StrCat("--model=", Printable(folder, kMaxShownPath), ": ", why,
                    "; allowed: a folder, random:FOLDER, mlp:in=I,hidden=H,layers=L,out=O"));
 }
 
@@ -121,7 +119,7 @@ absl::StatusOr<LoadedModel> LoadModel(absl::string_view spec, std::optional<DTyp
   absl::StatusOr<LoadedModel> loaded = LoadSpec(spec, dtype, seed);
   if (loaded.ok() || absl::StrContains(loaded.status().message(), "--model")) return loaded;
   // What is wrong stands in some file: which flag led there?
-  const std::string flag = absl::StrCat("--model=", Printable(spec, kMaxShown));
+  const std::string flag = absl::StrCat("--model=", Printable(spec, kMaxShownPath));
   const absl::string_view what = loaded.status().message();
   return absl::Status(loaded.status().code(), absl::IsUnimplemented(loaded.status())
                                                   ? absl::StrCat(what, " (", flag, ")")

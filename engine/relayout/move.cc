@@ -88,6 +88,7 @@ class PlannedMove : public Move {
                                   sends ? source_->weights_version : options_.weights_version));
     values.push_back(absl::StrCat("moments ", options_.num_moments, ", master ",
                                   static_cast<int>(options_.has_master)));
+    values.push_back(absl::StrCat("reads memory ", static_cast<int>(options_.reads_memory)));
     Group* used = group.get();
     {
       absl::MutexLock lock(&mutex_);
@@ -148,9 +149,9 @@ class PlannedMove : public Move {
   struct Flight {
     const Copy* copy = nullptr;
     bool receives = false;
-    bool read = false;  // by the receiver, from the sender's memory
     std::vector<std::unique_ptr<Pending>> data;
-    at::Tensor addresses;  // int64 [slots], if read
+    // int64 [slots], where they lie; defined if the receiver reads them there.
+    at::Tensor addresses;
     std::unique_ptr<Pending> digests_transfer;
     at::Tensor digests;  // int64 [slots]
   };
@@ -267,9 +268,10 @@ class PlannedMove : public Move {
     Flight flight;
     flight.copy = &copy;
     flight.receives = receives;
-    flight.read = memory_.CanRead(index_of_.at(copy.to), index_of_.at(copy.from));
     flight.digests = at::empty({static_cast<int64_t>(slots_)}, at::kLong);
-    if (flight.read) flight.addresses = at::empty_like(flight.digests);
+    if (memory_.CanRead(index_of_.at(copy.to), index_of_.at(copy.from))) {
+      flight.addresses = at::empty_like(flight.digests);
+    }
     return flight;
   }
 
@@ -277,7 +279,7 @@ class PlannedMove : public Move {
     Flight flight = MakeFlight(copy, true);
     const std::string what = Describe(copy);
     const int peer = index_of_.at(copy.from);
-    if (flight.read) {
+    if (flight.addresses.defined()) {
       flight.data.push_back(group()->Recv(flight.addresses, peer, what));
     } else {
       for (size_t slot = 0; slot < slots_; ++slot) {
@@ -297,14 +299,15 @@ class PlannedMove : public Move {
     std::vector<at::Tensor> parts;
     for (size_t slot = 0; slot < slots_; ++slot) {
       parts.push_back(Part(source_->units[copy.unit], slot, copy.interval));
-      if (flight.read) {
+      if (flight.addresses.defined()) {
         flight.addresses.data_ptr<int64_t>()[slot] =
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(parts.back().data_ptr()));
       } else {
         flight.data.push_back(group()->Send(parts.back(), peer, what));
       }
     }
-    if (flight.read) flight.data.push_back(group()->Send(flight.addresses, peer, what));
+    if (flight.addresses.defined())
+      flight.data.push_back(group()->Send(flight.addresses, peer, what));
     auto* digests = flight.digests.data_ptr<int64_t>();
     for (size_t slot = 0; slot < slots_; ++slot) digests[slot] = DigestOf(parts[slot]);
     flight.digests_transfer = group()->Send(flight.digests, peer, what);
@@ -315,7 +318,7 @@ class PlannedMove : public Move {
   absl::StatusOr<int64_t> Arrive(const Flight& flight, size_t slot) {
     const Copy& copy = *flight.copy;
     const at::Tensor part = Part(destination_->units[copy.unit], slot, copy.interval);
-    if (!flight.read) return DigestOf(part);
+    if (!flight.addresses.defined()) return DigestOf(part);
     // Small pieces are still in the cache when they are digested.
     constexpr size_t kPiece = 256 << 10;
     const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(),

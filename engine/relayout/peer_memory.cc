@@ -26,16 +26,17 @@ std::string BootId() {
   return id;
 }
 
-// Process ids mean the same within one namespace only; 0 if it cannot be told.
-uint64_t PidNamespace() {
+// Of this process, `kind` as in namespaces(7); 0 if it cannot be told.
+uint64_t Namespace(const char* kind) {
   struct stat info;
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+  return stat(absl::StrCat("/proc/self/ns/", kind).c_str(), &info) == 0 ? info.st_ino : 0;
 }
 
 // What a member tells the others about itself.
 struct Card {
   char boot_id[40] = {};
-  uint64_t pid_namespace = 0;
+  uint64_t pid_namespace = 0;      // process ids mean the same within one
+  uint64_t network_namespace = 0;  // who is set apart on the network is not reached around it
   int64_t pid = 0;
   uint64_t probe_address = 0;
   uint64_t probe[2] = {};  // lies there
@@ -50,6 +51,7 @@ ssize_t ReadFrom(pid_t pid, uint64_t address, void* to, size_t size) {
 
 bool SameHost(const Card& a, const Card& b) {
   return a.boot_id[0] != '\0' && a.pid_namespace != 0 && a.pid_namespace == b.pid_namespace &&
+         a.network_namespace != 0 && a.network_namespace == b.network_namespace &&
          std::memcmp(a.boot_id, b.boot_id, sizeof(a.boot_id)) == 0;
 }
 
@@ -61,6 +63,15 @@ bool Readable(const Card& mine, const Card& owner) {
          std::memcmp(found, owner.probe, sizeof(found)) == 0;
 }
 
+// After a read that brought `count` bytes, 0 or less.
+absl::Status ReadError(ssize_t count, const std::string& what) {
+  const int error = count == 0 ? EFAULT : errno;
+  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
+  if (error == ESRCH) return WithReason(absl::UnavailableError(message), "RANK_LOST");
+  if (error == ENOMEM) return WithReason(absl::ResourceExhaustedError(message), "MEMORY");
+  return absl::InternalError(message);
+}
+
 }  // namespace
 
 absl::StatusOr<PeerMemory> PeerMemory::Meet(Group& group) {
@@ -69,7 +80,8 @@ absl::StatusOr<PeerMemory> PeerMemory::Meet(Group& group) {
   for (uint64_t& word : probe) word = (static_cast<uint64_t>(random()) << 32) | random();
   Card mine;
   BootId().copy(mine.boot_id, sizeof(mine.boot_id) - 1);
-  mine.pid_namespace = PidNamespace();
+  mine.pid_namespace = Namespace("pid");
+  mine.network_namespace = Namespace("net");
   mine.pid = getpid();
   mine.probe_address = reinterpret_cast<uint64_t>(&probe);
   std::memcpy(mine.probe, probe, sizeof(probe));
@@ -112,10 +124,8 @@ absl::Status PeerMemory::Read(int owner, uint64_t address, void* to, size_t size
   while (size > 0) {
     const ssize_t count = ReadFrom(member.pid, address, next, size);
     if (count <= 0) {
-      return WithReason(absl::UnavailableError(
-                            absl::StrCat(what, ": the memory of rank ", member.rank, " (pid ",
-                                         member.pid, ") cannot be read: ", std::strerror(errno))),
-                        "RANK_LOST");
+      return ReadError(count, absl::StrCat(what, ": the memory of rank ", member.rank, " (pid ",
+                                           member.pid, ") cannot be read"));
     }
     address += count;
     next += count;

@@ -21,7 +21,8 @@ class PeerMemory {
  public:
   // Collective over `group` (two exchanges). A member counts as readable only after a random number
   // of its own was read from it, so a process of another host with the same id is never taken for
-  // it. Whoever may not read (another user, ptrace forbidden, a system call filter) reads nobody.
+  // it. Whoever may not read (another user, ptrace forbidden, a system call filter) reads nobody;
+  // other namespaces of process ids or networks count as other hosts.
   // Errors: those of the exchange.
   static absl::StatusOr<PeerMemory> Meet(Group& group);
 
@@ -31,7 +32,8 @@ class PeerMemory {
 
   // Copies `size` bytes at `address` of member `owner` to `to`; CanRead(this one, owner) has to
   // hold. The caller compares the owner's digest of them: a process id may have gone to another
-  // process. Errors: UNAVAILABLE (reason RANK_LOST), naming `what` was done and the rank.
+  // process. Errors, naming `what` was done and the rank: UNAVAILABLE (reason RANK_LOST) if its
+  // process is gone, RESOURCE_EXHAUSTED, INTERNAL.
   absl::Status Read(int owner, uint64_t address, void* to, size_t size,
                     absl::string_view what) const;
 

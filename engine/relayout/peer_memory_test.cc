@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "engine/group/comm_status.h"
 #include "engine/group/thread_ranks.h"
+#include "engine/relayout/own_memory.h"
 
 namespace regroup {
 namespace {
@@ -20,6 +20,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // Threads of one process stand for processes of one host: the system call is the same.
 TEST(PeerMemoryTest, Meet_OnOneHost_EachReadsTheOthers) {
+  if (!CanReadOwnMemory()) GTEST_SKIP() << "process_vm_readv is not allowed here";
   RunInGroup({5, 2, 7}, kTimeout, [](int, std::unique_ptr<Group> group) {
     const auto memory = PeerMemory::Meet(*group);
     ASSERT_TRUE(memory.ok()) << memory.status();
@@ -40,13 +41,13 @@ TEST(PeerMemoryTest, Meet_OnOneHost_EachReadsTheOthers) {
 }
 
 TEST(PeerMemoryTest, Read_NothingThere_NamesTheRank) {
+  if (!CanReadOwnMemory()) GTEST_SKIP() << "process_vm_readv is not allowed here";
   RunInGroup({5, 2}, kTimeout, [](int rank, std::unique_ptr<Group> group) {
     const auto memory = PeerMemory::Meet(*group);
     ASSERT_TRUE(memory.ok()) << memory.status();
     char byte = 0;
     const absl::Status status = memory->Read(1 - group->index(), 8, &byte, 1, "reads a byte");
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-    EXPECT_EQ(ReasonOf(status), "RANK_LOST");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << "it lives: " << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("reads a byte"), HasSubstr(rank == 5 ? "rank 2" : "rank 5"),
                       HasSubstr("Bad address")));

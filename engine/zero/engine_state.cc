@@ -12,12 +12,16 @@ namespace regroup {
 
 namespace {
 
-// make(size, dtype, filled): a tensor of `size` elements, of which the first `filled` are the
-// interval's.
-using MakeTensor = at::Tensor (*)(int64_t size, c10::ScalarType dtype, int64_t filled);
+// Of `size` elements, those from `filled` on zero; the others too, or as they come.
+at::Tensor MakeTensor(int64_t size, c10::ScalarType dtype, int64_t filled, bool zeroed) {
+  if (zeroed) return at::zeros({size}, dtype);
+  at::Tensor tensor = at::empty({size}, dtype);
+  tensor.narrow(0, filled, size - filled).zero_();
+  return tensor;
+}
 
 EngineState MakeStateOf(const ParamTable& table, const Layout& layout, int rank, int num_moments,
-                        bool has_master, MakeTensor make) {
+                        bool has_master, bool zeroed) {
   EngineState state;
   state.layout = layout;
   if (has_master && table.dtype() == DType::kFp16) state.loss_scale = LossScale();
@@ -27,33 +31,27 @@ EngineState MakeStateOf(const ParamTable& table, const Layout& layout, int rank,
     held.interval = HeldInterval(layout, unit.numel, rank);
     const int64_t size =
         layout.placement == Placement::kShard ? ShardSize(unit.numel, layout.size()) : unit.numel;
-    const int64_t filled = held.interval.size();
-    held.weights = make(size, ToScalarType(table.dtype()), filled);
-    if (has_master) held.master = make(size, at::kFloat, filled);
-    for (int i = 0; i < num_moments; ++i) held.moments.push_back(make(size, at::kFloat, filled));
+    const auto make = [&](c10::ScalarType dtype) {
+      return MakeTensor(size, dtype, held.interval.size(), zeroed);
+    };
+    held.weights = make(ToScalarType(table.dtype()));
+    if (has_master) held.master = make(at::kFloat);
+    for (int i = 0; i < num_moments; ++i) held.moments.push_back(make(at::kFloat));
     state.units.push_back(std::move(held));
   }
   return state;
-}
-
-at::Tensor Zeros(int64_t size, c10::ScalarType dtype, int64_t) { return at::zeros({size}, dtype); }
-
-at::Tensor ZeroPadded(int64_t size, c10::ScalarType dtype, int64_t filled) {
-  at::Tensor tensor = at::empty({size}, dtype);
-  tensor.narrow(0, filled, size - filled).zero_();
-  return tensor;
 }
 
 }  // namespace
 
 EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments,
                       bool has_master) {
-  return MakeStateOf(table, layout, rank, num_moments, has_master, Zeros);
+  return MakeStateOf(table, layout, rank, num_moments, has_master, /*zeroed=*/true);
 }
 
 EngineState MakeUnfilledState(const ParamTable& table, const Layout& layout, int rank,
                               int num_moments, bool has_master) {
-  return MakeStateOf(table, layout, rank, num_moments, has_master, ZeroPadded);
+  return MakeStateOf(table, layout, rank, num_moments, has_master, /*zeroed=*/false);
 }
 
 int64_t WeightsBytes(const EngineState& state) {

@@ -41,8 +41,8 @@ struct EngineState {
 EngineState MakeState(const ParamTable& table, const Layout& layout, int rank, int num_moments,
                       bool has_master = false);
 
-// As MakeState for a caller that writes all intervals: only the padding is zeroed, and memory that
-// nobody has touched stays so.
+// As MakeState for a caller that writes all intervals: only the padding is zeroed, the rest of the
+// memory is left as it came, so that no page is touched twice.
 EngineState MakeUnfilledState(const ParamTable& table, const Layout& layout, int rank,
                               int num_moments, bool has_master = false);
 

@@ -25,8 +25,10 @@ class Cluster:
             stdout=subprocess.PIPE, stderr=self._log, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         line = self._daemon.stdout.readline()
         if not line.startswith("listening on "):
+            with open(self._log.name) as log:
+                said = "".join(log.readlines()[-20:])
             self.close()
-            raise RuntimeError(f"regroupd did not start; it said {line!r}")
+            raise RuntimeError(f"regroupd did not start; it said {line!r}, its log ends with:\n{said}")
         self._server = line.split()[-1]
 
     def __enter__(self):

@@ -153,6 +153,8 @@ TEST_F(RowsTest, Train_EveryRecord_HasAllFieldsOfItsOwnStep) {
           "learningRate", "operation", "dropped", "checkSeconds"}) {
       ASSERT_TRUE(record.contains(field)) << field << ": " << record;
     }
+    EXPECT_GT(record["checkSeconds"], 0) << record;
+    EXPECT_LE(record["checkSeconds"], record["seconds"]) << record;
     const bool skipped = i == 1;
     EXPECT_EQ(record["skipped"], skipped) << record;
     EXPECT_EQ(record["reason"] == "", !skipped) << record;

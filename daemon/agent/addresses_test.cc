@@ -101,6 +101,12 @@ TEST(Addresses, Advertise_MustBeOfThisMachine) {
   ExpectRefused(Choose("0.0.0.0", "a", "other"), "--advertise=other is not an address of this");
   ExpectRefused(Choose("0.0.0.0", "a", "nosuch"), "--advertise=nosuch has no address");
   ExpectRefused(Choose("0.0.0.0", "a", "0.0.0.0"), "--advertise=0.0.0.0 is no address");
+  ExpectRefused(Choose("0.0.0.0", "a", "10.0.0.5"), "--advertise=10.0.0.5 is not an address");
+  // Names of interfaces, as libraries below take them, are no addresses.
+  for (const std::string name : {"eth0", "^lo", "lo,eth0", "10.0.0.2,10.0.0.3"}) {
+    ExpectRefused(Choose("0.0.0.0", "a", name), "--advertise=" + name + " has no address");
+  }
+  ExpectChoice(Choose("0.0.0.0", "a", ""), "0.0.0.0", "10.0.0.2");
 }
 
 TEST(Addresses, SystemAddresses_KnowLoopback) {

@@ -93,6 +93,28 @@ TEST(Control, Relayout_AnyPhaseFails_RollsBackAndTrainsOn) {
   }
 }
 
+// Between its commands, so that no command of its own is late. The lead holds a part of the engine.
+TEST(Control, Relayout_LeadOpensNoMeetingPlace_IsKilledAndNamed) {
+  FakeCluster cluster(
+      3, [](OperationTiming& timing) { timing.commands.rendezvous_margin = absl::ZeroDuration(); });
+  v1::CreateEngineRequest create = FakeCluster::CreateRequest("actor", {0, 1});
+  create.mutable_spec()->mutable_timeout()->set_seconds(1);
+  ASSERT_EQ(cluster.Finish(cluster.control().CreateEngine(create)).error(), "");
+  cluster.HangRendezvousOn(0);
+  const v1::Operation operation =
+      cluster.Finish(cluster.control().RelayoutEngine(RelayoutRequest("actor", {1, 2})));
+  EXPECT_EQ(operation.phase(), "agree");
+  EXPECT_EQ(operation.error_detail().reason(), v1::ERROR_REASON_RANK_LOST);
+  EXPECT_THAT(operation.error_detail().ranks(), ElementsAre(0));
+  EXPECT_EQ(cluster.Count("0 Kill"), 1);
+  EXPECT_EQ(cluster.Count("1 Kill") + cluster.Count("2 Kill"), 0);
+  const v1::Engine engine = cluster.Describe("actor");
+  EXPECT_EQ(engine.state(), v1::ENGINE_STATE_FAILED);
+  EXPECT_THAT(engine.error(), HasSubstr("rank 0 (pid 1000)"));
+  EXPECT_THAT(engine.ranks(), ElementsAre(0, 1));
+  EXPECT_THAT(cluster.Held(2), IsEmpty());
+}
+
 TEST(Control, Relayout_RanksNeedMoreThanTheirNodeHas_IsRefusedBeforeAgreeing) {
   FakeCluster cluster(3);
   cluster.MustCreate("actor", {0});

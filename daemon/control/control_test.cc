@@ -232,6 +232,26 @@ TEST(Control, Command_NotAnsweredInTime_ItsWorkerIsKilled) {
   EXPECT_EQ(cluster.Count("0 Kill"), 0);
 }
 
+// It stands still between its commands, so that no command of its own is late.
+TEST(Control, Create_LeadOpensNoMeetingPlace_IsKilledAndNamed) {
+  FakeCluster cluster(
+      2, [](OperationTiming& timing) { timing.commands.rendezvous_margin = absl::ZeroDuration(); });
+  cluster.HangRendezvousOn(1);
+  v1::CreateEngineRequest request = FakeCluster::CreateRequest("actor", {1, 0});
+  request.mutable_spec()->mutable_timeout()->set_seconds(1);
+  const v1::Operation operation = cluster.Finish(cluster.control().CreateEngine(request));
+  EXPECT_EQ(operation.error_code(), static_cast<int>(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(operation.phase(), "form");
+  EXPECT_EQ(operation.error_detail().reason(), v1::ERROR_REASON_RANK_LOST);
+  EXPECT_THAT(operation.error_detail().ranks(), ElementsAre(1));
+  EXPECT_THAT(operation.error(), HasSubstr("rank 1 (pid 1001)"));
+  EXPECT_EQ(cluster.Count("1 Kill"), 1);
+  EXPECT_EQ(cluster.Count("0 Kill"), 0);
+  EXPECT_THAT(cluster.control().Status().engines(), IsEmpty());
+  EXPECT_THAT(cluster.Held(0), IsEmpty());
+  cluster.MustCreate("actor", {0});
+}
+
 TEST(Control, Roles_WrongEngine_IsRefused) {
   FakeCluster cluster(2);
   cluster.MustCreate("actor", {0});

@@ -48,6 +48,7 @@ grpc::Status FakeWorker::OpenRendezvous(grpc::ServerContext*,
                                         const v1::OpenRendezvousRequest* request,
                                         v1::Rendezvous* response) {
   cluster_->Note(absl::StrCat(ref_.rank, " OpenRendezvous"));
+  if (cluster_->RendezvousHangs(ref_.rank)) return ToGrpc(AwaitDeath());
   response->set_host("127.0.0.1");
   response->set_port(1);
   response->set_prefix(absl::StrCat(request->engine_uid(), "/", request->attempt()));
@@ -256,6 +257,16 @@ void FakeCluster::SetEdit(Edit edit) {
 void FakeCluster::RunEdit(int rank, v1::CommandResult* result) {
   absl::MutexLock lock(&mutex_);
   if (edit_) edit_(rank, result);
+}
+
+void FakeCluster::HangRendezvousOn(int rank) {
+  absl::MutexLock lock(&mutex_);
+  hang_rendezvous_.insert(rank);
+}
+
+bool FakeCluster::RendezvousHangs(int rank) {
+  absl::MutexLock lock(&mutex_);
+  return hang_rendezvous_.count(rank) > 0;
 }
 
 absl::Status FakeCluster::RunScript(FakeWorker& worker, const v1::Command& command) {

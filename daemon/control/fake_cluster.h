@@ -83,6 +83,9 @@ class FakeCluster {
   using Edit = std::function<void(int rank, v1::CommandResult* result)>;
   void SetEdit(Edit edit);
 
+  // From now on the rank answers OpenRendezvous only once it is dead.
+  void HangRendezvousOn(int rank);
+
   // As SIGKILL would; the rank comes back with Restart.
   void Kill(int rank);
   void Restart(int rank);
@@ -121,6 +124,7 @@ class FakeCluster {
 
   absl::Status RunScript(FakeWorker& worker, const v1::Command& command);
   void RunEdit(int rank, v1::CommandResult* result);
+  bool RendezvousHangs(int rank);
   void Note(const std::string& entry);
   void NoteOverlap();
 
@@ -130,6 +134,7 @@ class FakeCluster {
   absl::Mutex mutex_;
   Script script_ ABSL_GUARDED_BY(mutex_);
   Edit edit_ ABSL_GUARDED_BY(mutex_);
+  std::set<int> hang_rendezvous_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
   bool overlapped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> killers_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,9 @@
 // However a daemon ends, nothing of it is left; and what keeps it from starting is said.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -140,18 +143,32 @@ TEST_F(DaemonFaultTest, Start_OnAStateFolderInUse_IsRefusedNamingIt) {
   EXPECT_NE(errors.find(first->state_dir()), std::string::npos) << errors;
 }
 
+// The port that others meet at by default is taken; here each engine meets at a port of its own.
 TEST_F(DaemonFaultTest, Start_SeveralOnOneMachine_AllServe) {
+  const int taken = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(taken, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(29500);
+  // Taken by somebody else is as good.
+  if (bind(taken, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    EXPECT_EQ(listen(taken, 1), 0);
+  }
   std::unique_ptr<Daemon> daemons[3];
-  for (auto& daemon : daemons) daemon = Start(1);
-  std::vector<std::unique_ptr<Process>> creations;
-  for (const auto& daemon : daemons) {
-    ASSERT_NE(daemon, nullptr);
-    creations.push_back(daemon->ctl().Start(
-        {"engine", "create", "e", "--ranks=0", "--lr=0.1", absl::StrCat("--model=", kMlpSpec)}));
+  for (auto& daemon : daemons) daemon = Start(2);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::unique_ptr<Process>> creations;
+    for (const auto& daemon : daemons) {
+      ASSERT_NE(daemon, nullptr);
+      creations.push_back(
+          daemon->ctl().Start({"engine", "create", absl::StrCat("e", round), "--ranks=0-1",
+                               "--lr=0.1", absl::StrCat("--model=", kMlpSpec)}));
+    }
+    for (const auto& creation : creations) {
+      EXPECT_EQ(creation->Finish(absl::Seconds(30)), 0) << creation->Errors();
+    }
   }
-  for (const auto& creation : creations) {
-    EXPECT_EQ(creation->Finish(absl::Seconds(30)), 0) << creation->Errors();
-  }
+  close(taken);
 }
 
 TEST_F(DaemonFaultTest, Start_WithoutRanks_ServesAndRefusesEngines) {
@@ -183,6 +200,7 @@ TEST_F(DaemonFaultTest, Start_WithWrongFlags_IsRefusedNamingThem) {
       {"--device=tpu", {"--device", "tpu"}},
       {"--device=cuda", {"not available", "cuda"}},
       {"--join=127.0.0.1", {"--join", "port"}},
+      {"--advertise=192.0.2.5", {"--advertise", "192.0.2.5", "not an address of this"}},
       {"--data-root=/nowhere/at/all", {"--data-root", "/nowhere/at/all"}},
       {"--data-root=" + file, {"--data-root", file}},
       {"--nonsense=1", {"--nonsense"}},

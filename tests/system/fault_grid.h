@@ -15,10 +15,10 @@
 
 namespace regroup::harness {
 
-// A relayout goes from ranks 0-1 to 1-2, a sync from a trainer on 0-1 into an inference engine on
-// 1-2, so that rank 0 is the source alone, 1 is both, 2 the destination alone. Everything else lies
-// on ranks 0-2, whose lead is rank 0. "generate" is asked of an inference engine, "trainerGenerate"
-// of a trainer.
+// Of the ranks 0-4, 3 and 4 hold an engine that no fault may touch. A relayout goes from ranks 0-1
+// to 1-2, a sync from a trainer on 0-1 into an inference engine on 1-2, so that rank 0 is the
+// source alone, 1 is both, 2 the destination alone. Everything else lies on ranks 0-2, whose lead
+// is rank 0. "generate" is asked of an inference engine, "trainerGenerate" of a trainer.
 struct FaultCase {
   std::string operation;
   std::string phase;
@@ -28,6 +28,9 @@ struct FaultCase {
 
 std::string NameOf(const FaultCase& fault);
 void PrintTo(const FaultCase& fault, std::ostream* out);
+
+// Whether the phase is over so soon that a rank has to stand still before it, to be hit in it.
+bool IsShort(const std::string& phase);
 
 // Waits until an operation of `kind` on the daemon of `client` is in `phase`. False if `process`,
 // who asked for it, ended without its having been seen.

@@ -20,11 +20,11 @@ std::vector<FaultCase> WholeGrid() {
     std::vector<int> ranks;
   };
   const std::vector<Row> rows = {{"create", {"prepare", "form"}, {0, 2}},
-                                 {"train", {"step"}, {0, 2}},
+                                 {"train", {"check", "step"}, {0, 2}},
                                  {"relayout", {"prepare", "agree", "move", "commit"}, {0, 1, 2}},
                                  {"sync", {"prepare", "agree", "move", "commit"}, {0, 1, 2}},
-                                 {"generate", {"decode"}, {0}},
-                                 {"trainerGenerate", {"decode"}, {0, 2}},
+                                 {"generate", {"prefill", "decode"}, {0, 2}},
+                                 {"trainerGenerate", {"prefill", "decode"}, {0, 2}},
                                  {"delete", {"cancel", "drop"}, {0, 2}}};
   std::vector<FaultCase> cases;
   for (const Row& row : rows) {
@@ -43,12 +43,15 @@ INSTANTIATE_TEST_SUITE_P(Whole, FaultGridTest, ::testing::ValuesIn(WholeGrid()),
 INSTANTIATE_TEST_SUITE_P(
     Whole, DaemonKillTest,
     ::testing::Values(DaemonKill{"create", "prepare"}, DaemonKill{"create", "form"},
-                      DaemonKill{"train", "step"}, DaemonKill{"relayout", "prepare"},
-                      DaemonKill{"relayout", "agree"}, DaemonKill{"relayout", "move"},
-                      DaemonKill{"relayout", "commit"}, DaemonKill{"sync", "agree"},
+                      DaemonKill{"train", "check"}, DaemonKill{"train", "step"},
+                      DaemonKill{"relayout", "prepare"}, DaemonKill{"relayout", "agree"},
+                      DaemonKill{"relayout", "move"}, DaemonKill{"relayout", "commit"},
+                      DaemonKill{"sync", "prepare"}, DaemonKill{"sync", "agree"},
                       DaemonKill{"sync", "move"}, DaemonKill{"sync", "commit"},
-                      DaemonKill{"generate", "decode"}, DaemonKill{"trainerGenerate", "decode"},
-                      DaemonKill{"delete", "cancel"}),
+                      DaemonKill{"generate", "prefill"}, DaemonKill{"generate", "decode"},
+                      DaemonKill{"trainerGenerate", "prefill"},
+                      DaemonKill{"trainerGenerate", "decode"}, DaemonKill{"delete", "cancel"},
+                      DaemonKill{"delete", "drop"}),
     [](const auto& info) { return NameOf(info.param); });
 
 }  // namespace

@@ -5,7 +5,12 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace regroup {
+
+// How long malloc_conf lets freed memory wait for its next use (worker_main.cc).
+constexpr absl::Duration kFreedMemoryHeld = absl::Seconds(10);
 
 // Lets blocks of any size wait for their next use as malloc_conf says (worker_main.cc); at first
 // jemalloc gives those of 8 MiB and more back at once. Before there are other threads.

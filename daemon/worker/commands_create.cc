@@ -79,7 +79,7 @@ absl::Status Commands::PrepareEngine(uint64_t uid, const v1::PrepareEngine& requ
   auto model = std::make_shared<LoadedModel>(*std::move(loaded));
   const ParamTable& table = model->model->table();
   const int64_t needed = NeededBytes(*spec, table);
-  const int64_t available = AvailableMemoryBytes();
+  const int64_t available = AwaitMemoryBytes(needed);
   if (absl::Status status = AdmitMemory(
           absl::StrCat("engine ", spec->name, " on rank ", identity_.rank), needed, available);
       !status.ok()) {

@@ -48,11 +48,12 @@ absl::Status Commands::StartGeneration(HeldEngine* engine, const v1::StartGenera
   if (absl::Status status = GeneratorOf(*engine).StartGeneration(rows, options); !status.ok()) {
     return status;
   }
+  const int64_t needed = GeneratorOf(*engine).cache_bytes();
   const absl::Status admitted =
       AdmitMemory(absl::StrCat("generate: the key-value caches of ", rows.size(),
                                " prompts with --max-tokens=", request.max_tokens(), " in engine ",
                                engine->spec.name, " on rank ", identity_.rank),
-                  GeneratorOf(*engine).cache_bytes(), AvailableMemoryBytes());
+                  needed, AwaitMemoryBytes(needed));
   if (!admitted.ok()) GeneratorOf(*engine).EndGeneration();
   CountCaches(engine);
   return admitted;

@@ -105,7 +105,7 @@ absl::Status Commands::PrepareMove(uint64_t uid, const v1::PrepareMove& request,
       }
     }
     const int64_t needed = NeededBytes(*pending, table);
-    const int64_t available = AvailableMemoryBytes();
+    const int64_t available = AwaitMemoryBytes(needed);
     absl::Status admitted = AdmitMemory(absl::StrCat("engine ", source->name, " on rank ",
                                                      identity_.rank, ", beside its old layout,"),
                                         needed, available);
@@ -223,7 +223,6 @@ absl::Status Commands::CommitMove(uint64_t uid) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", identity_.rank, ": the move of engine ", engine->spec.name, " is not verified"));
   }
-  bool leaves = false;
   if (pending.is_sync) {
     if (pending.inference != nullptr) {
       // A replica that was dropped in the meantime needs no weights; the source goes on anyway.
@@ -244,12 +243,8 @@ absl::Status Commands::CommitMove(uint64_t uid) {
     table_->Put(uid, std::move(pending.next));
   } else {
     table_->Erase(uid);
-    leaves = true;
   }
   table_->SetRendezvous(uid, nullptr);
-  engine = nullptr;
-  // Who goes on keeps what became free for the next move, until the allocator finds it idle.
-  if (leaves) ReleaseFreedMemory();
   return absl::OkStatus();
 }
 

@@ -31,12 +31,13 @@ absl::Status AdmitStep(const HeldEngine& engine, const v1::CheckTraining& reques
   const int64_t seq = std::max<int64_t>(request.seq(), 1);
   const int64_t activations = engine.spec.recompute ? model.RecomputedActivationBytes(rows, seq)
                                                     : model.ActivationBytes(rows, seq);
+  const int64_t needed = StepBytes(model.table(), engine.spec.layout, activations, parts);
   return AdmitMemory(
       absl::StrCat("a step of engine ", engine.spec.name, " with --batch=", request.batch(),
                    request.seq() > 0 ? absl::StrCat(" and --seq=", request.seq()) : "",
                    parts > 1 ? absl::StrCat(" and --accumulate=", parts) : "", " (", rows,
                    " rows at once on rank ", rank, ")"),
-      StepBytes(model.table(), engine.spec.layout, activations, parts), AvailableMemoryBytes());
+      needed, AwaitMemoryBytes(needed));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "daemon/worker/allocator.h"
 #include "engine/group/comm_status.h"
 #include "engine/layout/human_text.h"
@@ -53,13 +54,14 @@ int64_t LeftIn(const std::string& folder, bool v2) {
   return std::max<int64_t>(limit - std::max<int64_t>(used - cache, 0), 0);
 }
 
-int64_t MachineBytes() {
+// A line of /proc/meminfo, -1 if it is not there.
+int64_t MachineBytes(absl::string_view key) {
   std::ifstream file("/proc/meminfo");
-  std::string key;
+  std::string found;
   int64_t kilobytes = 0;
   std::string unit;
-  while (file >> key >> kilobytes) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
+  while (file >> found >> kilobytes) {
+    if (found == key) return kilobytes * 1024;
     std::getline(file, unit);
   }
   return -1;
@@ -127,8 +129,26 @@ int64_t AvailableMemoryBytes() {
   std::ifstream file("/proc/self/cgroup");
   std::stringstream self;
   self << file.rdbuf();
-  const int64_t left = Smaller(MachineBytes(), ControlGroupBytes(self.str(), "/sys/fs/cgroup"));
+  const int64_t left =
+      Smaller(MachineBytes("MemAvailable:"), ControlGroupBytes(self.str(), "/sys/fs/cgroup"));
   return left < 0 ? left : left + FreedBytesHeld();
+}
+
+int64_t AwaitAtLeast(int64_t needed, absl::Duration patience,
+                     const std::function<int64_t()>& probe) {
+  const absl::Time end = absl::Now() + patience;
+  while (true) {
+    const int64_t value = probe();
+    if (value < 0 || value >= needed || absl::Now() >= end) return value;
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+}
+
+int64_t AwaitMemoryBytes(int64_t needed) {
+  const int64_t total = MachineBytes("MemTotal:");
+  const bool never = total >= 0 && needed > total;
+  return AwaitAtLeast(needed, never ? absl::ZeroDuration() : kFreedMemoryHeld + absl::Seconds(2),
+                      AvailableMemoryBytes);
 }
 
 int64_t ResidentBytes() {

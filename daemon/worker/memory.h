@@ -3,10 +3,12 @@
 #define DAEMON_WORKER_MEMORY_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "engine/layout/engine_spec.h"
 #include "engine/layout/layout.h"
 #include "engine/layout/param_table.h"
@@ -33,6 +35,16 @@ int64_t StepBytes(const ParamTable& table, const Layout& layout, int64_t activat
 // What this process can still take: MemAvailable of the machine, or what its control groups leave
 // if that is less, and what it holds without using it. -1 if neither can be read.
 int64_t AvailableMemoryBytes();
+
+// AvailableMemoryBytes once it is `needed` or more, at the latest after the seconds within which
+// the workers of the machine give back what they freed (kFreedMemoryHeld); at once if the machine
+// has less than `needed` in all.
+int64_t AwaitMemoryBytes(int64_t needed);
+
+// What `probe` returns, as soon as that is `needed` or more, or negative; at the latest after
+// `patience`.
+int64_t AwaitAtLeast(int64_t needed, absl::Duration patience,
+                     const std::function<int64_t()>& probe);
 
 // What is left of the tightest memory limit of the control groups (v1 or v2) that `self` names (the
 // content of /proc/self/cgroup) and of their ancestors, mounted under `mount`; -1 if none has a

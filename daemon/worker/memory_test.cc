@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "daemon/worker/allocator.h"
 #include "engine/group/comm_status.h"
 
 namespace regroup {
@@ -32,6 +34,27 @@ Layout Two() {
 }
 
 // Shards of 64 and 16 elements.
+TEST(MemoryTest, AwaitAtLeast_EndsWhenThereIsEnough) {
+  int64_t there = 7;
+  EXPECT_EQ(AwaitAtLeast(10, absl::InfiniteDuration(), [&there] { return there++; }), 10);
+  EXPECT_EQ(AwaitAtLeast(10, absl::InfiniteDuration(), [] { return int64_t{-1}; }), -1)
+      << "it cannot be told";
+}
+
+TEST(MemoryTest, AwaitAtLeast_NeverEnough_EndsWithItsPatience) {
+  int asked = 0;
+  const auto probe = [&asked] { return int64_t{9} + 0 * ++asked; };
+  EXPECT_EQ(AwaitAtLeast(10, absl::Milliseconds(60), probe), 9);
+  EXPECT_GE(asked, 2);
+  EXPECT_EQ(AwaitAtLeast(10, absl::ZeroDuration(), probe), 9);
+}
+
+TEST(MemoryTest, AwaitMemoryBytes_MoreThanTheMachineHas_IsSaidAtOnce) {
+  const absl::Time start = absl::Now();
+  EXPECT_LT(AwaitMemoryBytes(int64_t{1} << 60), int64_t{1} << 60);
+  EXPECT_LT(absl::Now() - start, kFreedMemoryHeld);
+}
+
 TEST(MemoryTest, StateBytes_Sharded_CountsPaddingAndMoments) {
   EXPECT_EQ(StateBytes(TwoUnits(DType::kFp32), Two(), 2), 80 * 12);
   EXPECT_EQ(StateBytes(TwoUnits(DType::kBf16), Two(), 0), 80 * 2);

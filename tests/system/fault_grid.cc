@@ -17,25 +17,29 @@ using Steps = std::vector<StepRecord>;
 using Prompts = std::vector<std::vector<int64_t>>;
 
 constexpr int64_t kForever = 1000000;
-constexpr char kTimeout[] = "--timeout=2s";
-// A death is known at once; both bounds leave room for a busy machine.
-constexpr absl::Duration kAfterKill = absl::Seconds(10);
-// The engine's timeout, or, where nobody waits for the rank but the daemon, the 10 s after which a
-// worker that answers nothing is killed.
-constexpr absl::Duration kAfterStop = absl::Seconds(2 + 10 + 15);
+// Of engines that nothing happens to, and of those whose rank is killed: a death is known at once,
+// so what ends within kBound has not waited for this.
+constexpr char kLong[] = "--timeout=180s";
+// Of those whose rank is stopped; where nobody waits for it but the daemon, it is killed after 10 s
+// without an answer.
+constexpr char kShort[] = "--timeout=5s";
+constexpr absl::Duration kBound = absl::Seconds(60);  // leaves room for a busy machine
 constexpr int kTries = 20;
 constexpr size_t kOtherSteps = 40;
 
 TrainArgs Text(int64_t steps) { return {Data().text.path, steps, 4, kSeq, {}}; }
 
-void CreateTrainer(const Cli& cli, const std::string& name, const std::string& ranks) {
+const char* TimeoutFor(int signal) { return signal == SIGSTOP ? kShort : kLong; }
+
+void CreateTrainer(const Cli& cli, const std::string& name, const std::string& ranks,
+                   const char* timeout = kLong) {
   Flags flags = OptimizerFlags(AdamW());
-  flags.emplace_back(kTimeout);
+  flags.emplace_back(timeout);
   cli.Create(name, ranks, SizableLlama().folder, flags);
 }
 
-void CreateRollout(const Cli& cli, const std::string& ranks) {
-  cli.Create("rollout", ranks, SizableLlama().folder, {"--role=infer", kTimeout});
+void CreateRollout(const Cli& cli, const std::string& ranks, const char* timeout = kLong) {
+  cli.Create("rollout", ranks, SizableLlama().folder, {"--role=infer", timeout});
 }
 
 // So many that every rank answers some.
@@ -101,10 +105,11 @@ const LlamaFixture& SizableLlama() {
   return *model;
 }
 
-std::vector<std::string> CommandOf(const std::string& operation) {
+std::vector<std::string> CommandOf(const std::string& operation, int signal) {
   if (operation == "create") {
     std::vector<std::string> command = {
-        "engine", "create", "hit", "--ranks=0-2", "--model=" + SizableLlama().folder, kTimeout};
+        "engine",          "create", "hit", "--ranks=0-2", "--model=" + SizableLlama().folder,
+        TimeoutFor(signal)};
     for (const std::string& flag : OptimizerFlags(AdamW())) command.push_back(flag);
     return command;
   }
@@ -123,12 +128,13 @@ std::vector<std::string> CommandOf(const std::string& operation) {
   return command;
 }
 
-void PrepareFor(const std::string& operation, const Cli& cli) {
+void PrepareFor(const std::string& operation, int signal, const Cli& cli) {
   if (operation == "create") return;
-  if (operation == "generate") return CreateRollout(cli, "0-2");
+  const char* timeout = TimeoutFor(signal);
+  if (operation == "generate") return CreateRollout(cli, "0-2", timeout);
   const bool moves = operation == "relayout" || operation == "sync";
-  CreateTrainer(cli, "hit", moves ? "0-1" : "0-2");
-  if (operation == "sync") CreateRollout(cli, "1-2");
+  CreateTrainer(cli, "hit", moves ? "0-1" : "0-2", timeout);
+  if (operation == "sync") CreateRollout(cli, "1-2", timeout);
   if (moves) cli.Train("hit", Text(1));
 }
 
@@ -193,11 +199,11 @@ void FaultGridTest::StepOther() {
   const Steps steps = cli().Train("other", Text(1));
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0], undisturbed_->other[other_steps_++]);
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10)) << "it waited for ranks that are not its own";
+  EXPECT_LT(absl::Now() - start, kBound) << "it waited for ranks that are not its own";
 }
 
 void FaultGridTest::ExpectFailed(const std::string& engine, int rank) {
-  EXPECT_TRUE(WaitUntil(absl::Seconds(5), [&] { return cli().State(engine) == "FAILED"; }))
+  EXPECT_TRUE(WaitUntil(kBound, [&] { return cli().State(engine) == "FAILED"; }))
       << cli().Row(engine);
   ExpectMentions(cli().Describe(engine).value("error", ""), RankWord(rank));
 }
@@ -296,7 +302,7 @@ void FaultGridTest::ExpectRanksServe(const FaultCase& fault, pid_t old_pid) {
 }
 
 bool FaultGridTest::TryToHit(const FaultCase& fault) {
-  PrepareFor(fault.operation, cli());
+  PrepareFor(fault.operation, fault.signal, cli());
   const pid_t pid = daemon().WorkerPid(fault.rank);
   EXPECT_GT(pid, 0);
   if (IsShort(fault.phase)) {
@@ -304,10 +310,10 @@ bool FaultGridTest::TryToHit(const FaultCase& fault) {
   }
   std::unique_ptr<Process> train;
   if (fault.phase == "cancel") {
-    train = cli().ctl().Start(CommandOf("train"));
+    train = cli().ctl().Start(CommandOf("train", fault.signal));
     EXPECT_TRUE(WaitUntil(absl::Seconds(60), [&] { return !train->OutputLines().empty(); }));
   }
-  const auto process = cli().ctl().Start(CommandOf(fault.operation));
+  const auto process = cli().ctl().Start(CommandOf(fault.operation, fault.signal));
   if (fault.phase == "step") {
     EXPECT_TRUE(WaitUntil(absl::Seconds(60), [&] { return !process->OutputLines().empty(); }));
   }
@@ -317,23 +323,25 @@ bool FaultGridTest::TryToHit(const FaultCase& fault) {
     EXPECT_EQ(kill(pid, fault.signal), 0);
   }
   const absl::Time start = absl::Now();
-  const absl::Duration bound = fault.signal == SIGKILL ? kAfterKill : kAfterStop;
-  while (process->Running() && absl::Now() < start + bound) {
+  while (process->Running() && absl::Now() < start + kBound) {
     StepOther();
     absl::SleepFor(absl::Milliseconds(100));  // not to be the load that it runs under
   }
-  const CtlResult result = Collect(*process, start + bound - absl::Now());
+  const CtlResult result = Collect(*process, absl::Seconds(10));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   std::cout << fault.operation << " ended " << seconds << " s after the fault\n";
   // A commit or a delete ends well without the rank, so its end alone says nothing; the daemon
   // was seen in the phase a moment before.
   const bool may_end_well = fault.phase == "commit" || fault.operation == "delete";
-  if (!seen || (result.exit == 0 && !may_end_well)) {
+  // It was decided between the look and the signal.
+  const bool too_late = fault.operation == "relayout" && fault.phase != "commit" &&
+                        cli().Row("hit").value("generation", 0) == 2;
+  if (!seen || (result.exit == 0 && !may_end_well) || too_late) {
     kill(pid, SIGCONT);
     for (const std::string& name : cli().EngineNames()) {
       if (name != "other") cli().Delete(name);
     }
-    EXPECT_TRUE(daemon().WaitForRestart(fault.rank, -1));
+    EXPECT_TRUE(daemon().WaitForRestart(fault.rank, seen && fault.signal == SIGKILL ? pid : -1));
     return false;
   }
   if (train != nullptr) {
@@ -348,10 +356,9 @@ bool FaultGridTest::TryToHit(const FaultCase& fault) {
 }
 
 TEST_P(FaultGridTest, Fault_IsNamedAndNobodyElseNotices) {
-  int tries = 1;
-  while (!TryToHit(GetParam()) && !HasFailure() && tries < kTries) ++tries;
-  EXPECT_LT(tries, kTries) << "the phase was never hit";
-  RecordProperty("tries", tries);
+  bool hit = false;
+  for (int tries = 0; tries < kTries && !hit && !HasFailure(); ++tries) hit = TryToHit(GetParam());
+  EXPECT_TRUE(hit) << "the phase was never hit";
 }
 
 }  // namespace regroup::harness

@@ -39,9 +39,10 @@ bool SeePhase(Client& client, const std::string& kind, const std::string& phase,
 // A model whose moves and loads take long enough to be hit; 5 million parameters.
 const LlamaFixture& SizableLlama();
 
-// The command that `operation` is, on the engines that PrepareFor has made.
-std::vector<std::string> CommandOf(const std::string& operation);
-void PrepareFor(const std::string& operation, const Cli& cli);
+// The command that `operation` is, on the engines that PrepareFor has made; their time limits allow
+// for what `signal` does to a rank.
+std::vector<std::string> CommandOf(const std::string& operation, int signal);
+void PrepareFor(const std::string& operation, int signal, const Cli& cli);
 
 class FaultGridTest : public FixtureTest, public ::testing::WithParamInterface<FaultCase> {
  protected:

@@ -179,8 +179,9 @@ absl::Status Commands::SetSettings(HeldEngine* engine, const v1::SetSettings& re
 
 absl::Status Commands::DropEngine(uint64_t uid) {
   table_->SetRendezvous(uid, nullptr);
+  const bool held = table_->Find(uid) != nullptr;
   table_->Erase(uid);
-  ReleaseFreedMemory();
+  if (held) ReleaseFreedMemory();  // a rank that a move has left is told again
   return absl::OkStatus();
 }
 

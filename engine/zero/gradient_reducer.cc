@@ -1,7 +1,7 @@
 #include "engine/zero/gradient_reducer.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ GradientReducer::GradientReducer(const ParamTable* table, const PartitionGroups&
     const int64_t shard = ShardSize(unit.numel, gradient.group->size());
     gradient.bytes = shard * gradient.group->size() * static_cast<int64_t>(sizeof(float));
     gradient.added.resize(unit.parameters.size());
-    gradient.shard = at::zeros({shard}, at::kFloat);
+    gradient.shard = at::empty({shard}, at::kFloat);  // each pass reduces every unit
     units_.push_back(std::move(gradient));
   }
 }
